@@ -5,14 +5,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import threading
-import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -169,47 +166,11 @@ def watch(hosts: Hosts, unit: Units = None, interval: int = 2, seconds: int = 0)
         watching.follow(series[host.name], session, name, interval, stop)
 
     try:
-        with _watched(hosts.show, watching.View(name, list(series.values())), list(series.values()), interval):
+        with watching.shown(hosts.show, name, list(series.values()), interval):
             return hosts.ask("", work, failed=lambda host, error: series[host].lost(error))
     finally:
         stop.set()
         timer.cancel()
-
-
-@contextmanager
-def _watched(show: screen.Screen, view: Any, series: list[Any], interval: float) -> Iterator[None]:
-    """Meanwhile shows the view on a terminal, elsewhere lines or JSON, one for each host and look."""
-    if show.out.is_terminal and not show.as_json:
-        from rich.live import Live
-
-        with Live(view, console=show.out, refresh_per_second=4, screen=False):
-            yield
-        return
-    over = threading.Event()
-
-    def lines() -> None:
-        shown = {one.host: (None, one.state) for one in series}
-        while not over.wait(interval / 4):
-            for one in series:
-                document = one.document()
-                now = document["time"], document["state"]
-                if shown[one.host] == now:
-                    continue
-                shown[one.host] = now
-                if show.as_json or document["time"] is None:
-                    print(json.dumps(document) if show.as_json else f"{one.host} {one.state}", flush=True)
-                    continue
-                growth = "" if document["growth_per_hour"] is None else f" {as_text(document['growth_per_hour'])}/h"
-                moment = time.strftime("%H:%M:%S", time.localtime(document["time"]))
-                print(f"{moment} {one.host} rss {as_text(document['rss'])}{growth}", flush=True)
-
-    thread = threading.Thread(target=lines, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @on_hosts

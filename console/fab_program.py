@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
+import os
 import platform
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -30,6 +33,7 @@ _UNKNOWN = re.compile(r"No idea what (.+) is!", re.DOTALL)
 def adapt() -> None:
     """Adapt the program that loads us, if that is Fabric."""
     if hasattr(fabric_main.program, "core"):
+        _write_to_who_listens()
         _take_limit_before_tasks()
         _take_list_of_a_pattern_for_limit()
         _refuse_in_our_words()
@@ -54,6 +58,37 @@ def versions(root: Path) -> list[str]:
     packages = [f"{name} {metadata.version(name)}" for name in ("ansible-core", "fabric")]
     python = f"Python {platform.python_version()} ({sys.executable})"
     return [f"offheap.profiler {ours} ({root})", *packages, python]
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output. If it takes no more, the command ends with the reason instead of a traceback."""
+
+    def write(self, text: str) -> int:
+        with self._taken():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._taken():
+            super().flush()
+
+    @contextmanager
+    def _taken(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # or the rest would fail again at the end
+            # Who reads only the first lines, as head does, knows why.
+            told = "" if isinstance(error, BrokenPipeError) else f"standard output cannot be written: {error.strerror}"
+            raise Exit(told, 1) from None
+
+
+def _write_to_who_listens() -> None:
+    if sys.stdout is not None:
+        own = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
+        sys.stdout = _Output(io.BufferedWriter(own), sys.stdout.encoding, line_buffering=True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by who starts us
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # as long as we run
 
 
 def _take_limit_before_tasks() -> None:

@@ -11,6 +11,7 @@ import contextlib
 import getpass
 import io
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # So many hosts are named that a command still waits for.
 _NAMED = 3
+# So wide is a last column at least whose words may be broken into lines.
+_LAST = 20
 # Keyed by name: the module of Answer loads numpy, and most commands show no verdict.
 _COLOURS = {
     "LEAK": "red",
@@ -52,6 +55,8 @@ class Screen:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # in Latin-1 there is no arrow, and an answer is more than that
+        if not os.environ.get("COLUMNS", "0").strip("0"):
+            os.environ.pop("COLUMNS", None)  # in none, rich would show nothing
         # Without a terminal nothing is truncated to fit.
         self.out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
@@ -152,10 +157,13 @@ class Rows:
             table.add_column(column, justify=justify, no_wrap=whole, min_width=width if whole else None)
         for row in rows:
             table.add_row(*[cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row])
+        width = sum(self._widths) + 2 * len(self._widths)
         if sys.stdout.isatty():
-            self._show.out.print(table)
+            # What does not fit is broken by the terminal: rich would leave out the columns at the right.
+            last = 0 if len(self._columns) - 1 in self._right else max(self._widths[-1] - _LAST, 0)
+            Console(width=max(self._show.out.width, width - last), highlight=False).print(table)
         else:
-            Console(width=max(80, sum(self._widths) + 2 * len(self._widths)), highlight=False).print(table)
+            Console(width=max(80, width), highlight=False).print(table)
 
 
 class Steps:

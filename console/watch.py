@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+import _thread
+import json
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from invoke.exceptions import Exit
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderResult
 from rich.table import Table
@@ -21,6 +25,7 @@ from ..plugins.plugin_utils.base.byte_size import as_text
 from ..plugins.plugin_utils.base.printable import printable
 from ..plugins.plugin_utils.fetch.host_session import Session
 from ..plugins.plugin_utils.leaks.trend import middle_slopes, theil_sen
+from .screen import Screen
 
 #: samples kept per host; each look takes the slopes of all pairs
 MOST = 240
@@ -138,3 +143,49 @@ class View:
             table.add_row(Text(one.host), as_text(one.rss[-1]), live, per_hour(one.growth()), line)
         yield Text(f"{self._unit}   Ctrl-C ends", "dim")
         yield table
+
+
+@contextmanager
+def shown(show: Screen, unit: str, series: Sequence[Series], interval: float) -> Iterator[None]:
+    """Meanwhile shows curves on a terminal, elsewhere lines or JSON, one for each host and look."""
+    if show.out.is_terminal and not show.as_json:
+        from rich.live import Live
+
+        with Live(View(unit, series), console=show.out, refresh_per_second=4, screen=False):
+            yield
+        return
+    over = threading.Event()
+    problems: list[Exit] = []
+
+    def told() -> None:
+        try:
+            lines()
+        except Exit as problem:
+            problems.append(problem)
+            _thread.interrupt_main()  # nobody reads on, so it ends as by Ctrl-C
+
+    def lines() -> None:
+        before: dict[str, tuple[float | None, str]] = {one.host: (None, one.state) for one in series}
+        while not over.wait(interval / 4):
+            for one in series:
+                document = one.document()
+                now = document["time"], document["state"]
+                if before[one.host] == now:
+                    continue
+                before[one.host] = now
+                if show.as_json or document["time"] is None:
+                    print(json.dumps(document) if show.as_json else f"{one.host} {one.state}", flush=True)
+                    continue
+                growth = "" if document["growth_per_hour"] is None else f" {as_text(document['growth_per_hour'])}/h"
+                moment = time.strftime("%H:%M:%S", time.localtime(document["time"]))
+                print(f"{moment} {one.host} rss {as_text(document['rss'])}{growth}", flush=True)
+
+    thread = threading.Thread(target=told, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        if problems:
+            raise problems[0]

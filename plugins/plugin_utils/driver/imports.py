@@ -35,6 +35,8 @@ from .sources import Images, image_directories
 
 # Digits of a sequence number in a dump's name.
 _SEQUENCES = 10**9
+# As many digits as the name of a dump has for it.
+_PROCESSES = 10**10
 # Refused files that a message names.
 _MOST_NAMED = 8
 _IMAGE_MISSING = "it was not found where its profile was imported"
@@ -84,6 +86,8 @@ def import_profiles(
     Raises ControllerError and OffheapError; then nothing was imported.
     """
     unit_name.service(origin.unit)
+    if not 0 <= origin.process < _PROCESSES:
+        raise ProfileImportError(f"the process is {origin.process}; give 0 to {_PROCESSES - 1}")
     if origin.time is not None and len(files) > 1:
         raise ProfileImportError(
             "a time can be given for a single profile only: the files' own times tell several apart"

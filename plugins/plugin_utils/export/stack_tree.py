@@ -134,9 +134,10 @@ class StackTree:
         held = np.flatnonzero(sums)
         return Held(held, sums[held])
 
-    def matching(self, covers: Callable[[Sequence[Frame]], bool]) -> set[int]:
-        """The paths whose frames (leaf first) a suspect covers."""
-        return {number for number, frames in enumerate(self._examples) if covers(frames)}
+    def matching(self, covers: Callable[[Sequence[Frame]], bool], among: Iterable[int] | None = None) -> set[int]:
+        """The paths, of all or of some, whose frames (leaf first) a suspect covers."""
+        numbers = range(len(self._examples)) if among is None else among
+        return {number for number in numbers if covers(self._examples[number])}
 
     def grow(self, always: Iterable[int], most_paths: int, most_nodes: int) -> float:
         """Create the nodes of the ``always`` wanted paths, then of the largest. Paths left out share one node.

@@ -43,11 +43,11 @@ def too_much(
     """
     found = []
     for leak in leaks:
-        rate, surely = leak.example.growth, leak.example.growth - leak.example.error
+        rate, error = leak.fastest
         named = f"{leak.unit}: {short_path(leak.path)}"
         if known is not None and not any(unit == leak.unit and _is_same(key, leak.key) for unit, key in known):
             found.append(Offence(leak.unit, f"{named} grows by {per_day(rate)} and is not in the baseline"))
-        elif limit is not None and surely > limit:
+        elif limit is not None and rate - error > limit:
             found.append(Offence(leak.unit, f"{named} grows by {per_day(rate)}, more than {per_day(limit)}"))
     for process in _leaking_now(watched):
         verdict = process.verdict

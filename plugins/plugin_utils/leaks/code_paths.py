@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..base import libraries
@@ -68,9 +67,8 @@ class Suspect:
     ``key`` is what was compared. ``extent`` and ``names`` (of CALLER and FUNCTION) say which stacks it stands for,
     ``stacks`` how many. ``growth`` and ``error`` (half of the 95 % interval) are bytes per day, ``live`` is bytes in
     the newest profile. ``share`` is its part of the growth of all live memory (0 to 1), ``first_seen`` the time of the
-    first dump with any of it (seconds since the epoch), ``monotonic`` the share of steps from dump to dump that do not
-    fall. ``lives`` is how its objects live, ``holding`` who holds them, ``freed`` the share of what it allocated while
-    it was watched that was freed (0 to 1), None where nobody knows.
+    first dump with any of it (seconds since the epoch). ``lives`` is how its objects live, ``holding`` who holds them,
+    ``freed`` the share of what it allocated while it was watched that was freed (0 to 1), None where nobody knows.
     """
 
     path: tuple[Frame, ...]
@@ -83,10 +81,14 @@ class Suspect:
     names: Key = ()
     share: float = 0.0
     first_seen: float = 0.0
-    monotonic: float = 0.0
     lives: LifeCurve | None = None
     holding: Holding | None = None
     freed: float | None = None
+
+    def is_same(self, other: Suspect) -> bool:
+        """Whether the functions of one begin (at the allocation) with all those of the other."""
+        common = min(len(self.key), len(other.key))
+        return self.key[:common] == other.key[:common] and (common > 0 or self.key == other.key)
 
     def covers(self, frames: Sequence[Frame], key: Key | None = None) -> bool:
         """Whether a stack (leaf first) belongs to this suspect; its ``key`` is that of its frames, if it is known."""
@@ -234,7 +236,7 @@ class CodePaths:
         found = []
         for (name, rows), is_candidate in zip(named.items(), self._candidates(list(named.values())), strict=True):
             trend = self._trend(rows) if is_candidate else None
-            if trend and trend.shape is Shape.GROWS and trend.slope >= _SHARE_OF_FUNCTION * total.slope:
+            if trend and trend.shape is Shape.GROWS and trend.growth >= _SHARE_OF_FUNCTION * total.growth:
                 found.append((len(rows), sum(members[row].index(name) for row in rows) / len(rows), name, trend))
         if not found:
             return []
@@ -254,7 +256,7 @@ class CodePaths:
         candidates = zip(rows, self._candidates([[row] for row in rows]), strict=True)
         trends = {row: self._trend([row]) for row, is_candidate in candidates if is_candidate}
         alone = [row for row, trend in trends.items() if trend.shape is Shape.GROWS]
-        share = math.fsum(trends[row].slope for row in alone) / together.slope
+        share = math.fsum(trends[row].growth for row in alone) / together.growth
         if not 1 < len(alone) <= _MOST_CALLERS or share < _SHARE_OF_CALLERS:
             return []
         members = self._series.members
@@ -300,7 +302,6 @@ class CodePaths:
         )
         whole = shared == self._keys[best]
         values = self._watched.bytes[rows].sum(axis=0)
-        steps = [later >= earlier for earlier, later in pairwise(values.tolist())]
         return Suspect(
             path=tuple(frames if whole else first_frames(frames, len(shared))),
             key=group,
@@ -310,7 +311,6 @@ class CodePaths:
             error=trend.error * DAY,
             live=float(live[rows].sum()),
             first_seen=self._watched.times[int(np.argmax(values > 0))],
-            monotonic=sum(steps) / len(steps),
         )
 
 

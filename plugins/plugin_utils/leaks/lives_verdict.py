@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from statistics import mean, stdev
 
 from ..base.byte_size import as_text
@@ -243,7 +242,6 @@ class _Spoken:
     def _suspect(self, one: Found, whole: float) -> Suspect:
         chosen = self._beginning_with(one.key)
         sizes = self._watched.bytes[chosen].sum(axis=0).tolist()
-        steps = [later >= earlier for earlier, later in pairwise(sizes)]
         is_whole = all(self._lives.stacks[row].key == one.key for row in one.rows)
         return Suspect(
             path=_example(self._lives, one),
@@ -255,7 +253,6 @@ class _Spoken:
             live=sizes[-1] if chosen else one.size,
             share=one.growth / whole if whole > 0 else 0.0,
             first_seen=self._lives.began if one.births.ever else one.births.since,
-            monotonic=sum(steps) / len(steps) if steps else 1.0,
             lives=life_curve(self._lives, one.rows),
         )
 

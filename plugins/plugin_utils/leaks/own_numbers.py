@@ -34,11 +34,11 @@ from ..archive.capture import Capture
 from ..base import libraries
 from ..base.byte_size import as_text
 from ..base.durations import DAY, duration, per_day
-from ..model.sampling import CONFIDENCE, Sampling, Scheme
+from ..model.sampling import CONFIDENCE, EXACT, Sampling, Scheme
 from ..model.series import Series
 from . import tracking_headers
 from .grown import GIVEN_BACK
-from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, largest_fall, theil_sen, window
+from .trend import LEAST_EVENTS, PERSISTENT, SIGNIFICANT, Measured, assess, largest_fall, theil_sen, window
 from .verdict import Answer, Verdict
 
 if TYPE_CHECKING:
@@ -253,7 +253,8 @@ def until_the_limit(own: OwnNumbers, series: Series) -> str | None:
     if own.left is None or len(chosen) < _LEAST_POINTS:
         return None
     times, sizes = ([rows[position][column] for position in chosen] for column in range(2))
-    slope = theil_sen(times, sizes)
+    # What began late goes on as it does now.
+    slope = assess(Measured(times, [0.0] * len(times), sizes), EXACT).slope
     if slope * (times[-1] - times[0]) < LEAST_GROWTH:
         return None
     return (

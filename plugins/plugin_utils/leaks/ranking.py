@@ -36,9 +36,10 @@ class Leak:
 
     ``growth`` is the sum over those processes with it that ran last on their host. ``hosts`` has the rates of these
     hosts, ``watched`` is the number of hosts with a verdict. ``outliers`` are hosts whose rate is far from the others'.
-    ``processes`` also counts those before restarts. ``share`` is its part of the unit's growth. ``label`` is the label
-    with which it appeared, empty unless a process with another label was seen without it before. ``example`` is the
-    suspect where it grows fastest, ``path`` that of a process that ran last in which most of its frames have names.
+    ``fastest`` is the rate and error of the host whose interval has the highest lower end. ``processes`` also counts
+    those before restarts. ``share`` is its part of the unit's growth. ``label`` is the label with which it appeared,
+    empty unless a process with another label was seen without it before. ``path`` is that of a process that ran last in
+    which most of its frames have names.
     """
 
     unit: str
@@ -46,13 +47,13 @@ class Leak:
     growth: float
     error: float
     hosts: dict[str, float]
+    fastest: tuple[float, float]
     watched: int
     processes: int
     outliers: list[str]
     share: float
     first_seen: float
     label: str
-    example: Suspect
     path: tuple[Frame, ...]
 
     @property
@@ -99,10 +100,11 @@ def together(watched: Sequence[Watched]) -> list[Leak]:
         found.setdefault(same, []).append((process, suspect))
     judged = [process for process in watched if process.verdict.counts]
     last = last_on_each_host(judged)
+    ran_last = {id(process) for process in last}
     all_growth = math.fsum(max(process.verdict.growth, 0.0) for process in last)
     leaks = []
     for key, members in found.items():
-        now = [(process, suspect) for process, suspect in members if process in last]
+        now = [(process, suspect) for process, suspect in members if id(process) in ran_last]
         if now:  # else a restart has ended it
             leak = _leak(key, members, now, judged)
             leaks.append(replace(leak, share=min(leak.growth / all_growth, 1.0) if all_growth > 0 else 0.0))
@@ -127,13 +129,13 @@ def _leak(
         growth=math.fsum(rates.values()),
         error=math.hypot(*errors.values()),
         hosts=dict(sorted(rates.items(), key=lambda item: -item[1])),
+        fastest=max(((rates[host], errors[host]) for host in rates), key=lambda rate: rate[0] - rate[1]),
         watched=len({process.host for process in judged}),
         processes=len(having),
         outliers=_outliers(rates, errors),
         share=0.0,
         first_seen=min(suspect.first_seen for _process, suspect in members),
         label=first.label if earlier else "",
-        example=max(members, key=lambda pair: pair[1].growth)[1],
         path=min(now, key=lambda pair: (_nameless(pair[1].path), -pair[1].growth))[1].path,
     )
 

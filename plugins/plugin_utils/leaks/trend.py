@@ -22,6 +22,9 @@ A significant slope alone is no leak: caches fill, deploys take steps, and heaps
   events (Cox and Lewis, The Statistical Analysis of Series of Events, 1966, section 3.3), here with bytes for events.
 * It must go on in the later half and in the last third. SLOWING, it still grows there; FILLED, it does not.
 
+If growth comes later than that of a line by the same test, the slope is that of the last third: what began late leaks
+faster than a line through all of the time rises.
+
 The first tenth of the time, when programs start up, is ignored if enough is left.
 """
 
@@ -59,6 +62,8 @@ _WALK = 6 / 5
 # The growth, in sample intervals, below which none can be significant.
 LEAST_GROWTH = _WALK * SIGNIFICANT * SIGNIFICANT
 _MOST_POINTS = 100
+# With fewer points, each has to be part of the growth.
+_FEW = 6
 _PARTS, _LOWS = 12, 5
 # No process holds so much.
 _LARGEST = 2.0**62
@@ -84,7 +89,8 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Trend:
-    """``slope`` and ``error`` (half of the 95 % interval) are in bytes per second, ``growth`` is in bytes."""
+    """``slope`` and ``error`` (half of the 95 % interval) are in bytes per second, ``growth`` is in bytes, of a line
+    through all of the time."""
 
     shape: Shape
     slope: float
@@ -175,7 +181,13 @@ def assess(measured: Measured, sampling: Sampling) -> Trend:
     if not breathes and found.rise < _UNLIKE_A_WALK * math.sqrt(found.scatter):
         floor = levels(times, values, lowest=True)
         return trend(Shape.CLIMBS if _floor_rises(floor, deviation) else Shape.STEPPED)
-    if _goes_on(times, values, slope) and not _slows(found, sampling):
+    if _goes_on(times, values, slope) and not _beyond_a_line(found, found.early, sampling):
+        late = _last_third(times)
+        if breathes or len(times) - late < _FEW or not _beyond_a_line(found, -found.early, sampling):
+            return trend(Shape.GROWS)
+        times, values = times[late:], values[late:]
+        span, slope = times[-1] - times[0], theil_sen(times, values)
+        deviation = _growth_deviation(times, values, slope, sampling)
         return trend(Shape.GROWS)
     return trend(Shape.SLOWING if _still_grows(times, values, slope, sampling) else Shape.FILLED)
 
@@ -254,7 +266,7 @@ def _growth_deviation(times: Sequence[float], values: Sequence[float], slope: fl
     interval = sampling.scatter
     arrived = _WALK * interval * abs(slope) * span
     replaced = interval * (values[0] + values[-1])
-    if count >= 6:
+    if count >= _FEW:
         scatter = [
             values[index + 1] - values[index] - slope * (times[index + 1] - times[index]) for index in range(count - 1)
         ]
@@ -287,10 +299,11 @@ def _floor_rises(found: Levels, deviation: float) -> bool:
     return enough and min(found.steps) >= PERSISTENT * found.rise / len(found.steps)
 
 
-def _slows(found: Levels, sampling: Sampling) -> bool:
-    """Whether growth comes earlier than a line's, beyond what sampling and the scatter of the steps explain."""
+def _beyond_a_line(found: Levels, early: float, sampling: Sampling) -> bool:
+    """Whether growth comes so much earlier than a line's beyond what sampling and the scatter of the steps explain, or
+    so much later, of the negative."""
     chance = math.sqrt(max(sampling.scatter * found.rise, found.scatter) / 12)
-    return found.early > max((0.5 - _EARLY) * found.rise, _SURELY * chance)
+    return early > max((0.5 - _EARLY) * found.rise, _SURELY * chance)
 
 
 def _goes_on(times: Sequence[float], values: Sequence[float], slope: float) -> bool:
@@ -298,12 +311,11 @@ def _goes_on(times: Sequence[float], values: Sequence[float], slope: float) -> b
 
     With few points, every single step has to be part of the growth: three random numbers rise one time in six.
     """
-    if len(times) < 6:
+    if len(times) < _FEW:
         steps = zip(times, times[1:], values, values[1:], strict=False)
         if not all(later - earlier >= PERSISTENT * slope * (t2 - t1) for t1, t2, earlier, later in steps):
             return False
-    last = min(bisect_left(times, times[-1] - (times[-1] - times[0]) / 3), len(times) - 2)
-    return all(theil_sen(times[at:], values[at:]) >= PERSISTENT * slope for at in (_middle(times), last))
+    return all(theil_sen(times[at:], values[at:]) >= PERSISTENT * slope for at in (_middle(times), _last_third(times)))
 
 
 def _still_grows(times: Sequence[float], values: Sequence[float], slope: float, sampling: Sampling) -> bool:
@@ -312,6 +324,10 @@ def _still_grows(times: Sequence[float], values: Sequence[float], slope: float, 
     late_slope = theil_sen(times[split:], values[split:])
     late = late_slope * (times[-1] - times[split])
     return late_slope >= 0.1 * slope and late > CONFIDENCE * CONFIDENCE * max(sampling.scatter, 1)
+
+
+def _last_third(times: Sequence[float]) -> int:
+    return min(bisect_left(times, times[-1] - (times[-1] - times[0]) / 3), len(times) - 2)
 
 
 def _middle(times: Sequence[float]) -> int:

@@ -138,6 +138,7 @@ class Fleet:
             name: [] for name in ("time", "process", "live", "error", "rss", "heap", "trigger", "dump")
         }
         judged: list[_Judged] = []
+        each: list[_Judged] = []
         as_one = seen.host.decisive_sum
         if as_one is not None:
             judged.append(_Judged(as_one, tree.paths(stack.frames for stack in as_one.stacks)))
@@ -147,8 +148,9 @@ class Fleet:
             shown = set(evenly_spread(series.times, _MOST_DUMPS))
             first = first_unsampled(process)
             paths = tree.paths(stack.frames for stack in series.stacks)
+            each.append(_Judged(series, paths))
             if process.watched.process == verdict.process and not as_one:
-                judged.append(_Judged(series, paths))
+                judged.append(each[-1])
             for position, (capture, time) in enumerate(zip(process.captures, series.times, strict=True)):
                 live = float(series.bytes[:, position].sum())
                 _add_point(points, number, capture, live, series.sampling, len(kept.dumps), position in shown)
@@ -165,10 +167,16 @@ class Fleet:
                 held = tree.hold(paths, np.array(group.bytes), whole=float(seen.newest.values[BYTES].sum()))
                 told = {"name": printable(group.name), "count": group.count, "live": round(held.total)}
                 kept.threads.append((told, held))
-        began = min((time for process in seen.host.processes for time in process.series.times), default=0.0)
+        own = {path for one in (*judged, *each) for path in one.paths.tolist()}
+        start = judged[0].series.times[0] if judged else 0.0
+        pairs = [(process.watched, one) for process, one in zip(seen.host.processes, each, strict=True)]
+        earlier = [(watched, one) for watched, one in reversed(pairs) if watched.end < start]
         for suspect, known, sources in zip(seen.suspects, seen.hints, seen.sources, strict=True):
-            covered = tree.matching(suspect.covers)
-            kept.suspects.append((_suspect(suspect, covered, judged, began, known, sources), covered))
+            oldest, having = _oldest(suspect, judged, earlier)
+            unseen = all(watched.end >= having[0].series.times[0] for watched, _one in earlier)
+            since = _since(oldest, tree.matching(oldest.covers, own), having, unseen)
+            told = {**_suspect(suspect, known, sources), **since}
+            kept.suspects.append((told, tree.matching(suspect.covers, own)))
         shown_process = seen.host.decisive
         kept.data["sizes"] = [] if shown_process is None else [_size(one) for one in by_size(shown_process.series)]
         kept.data["points"] = points
@@ -318,23 +326,37 @@ def _memory(facts: CaptureFacts, live: float, sampling: Sampling, first: Unsampl
     }
 
 
-def _suspect(
-    suspect: Suspect,
-    paths: set[int],
-    judged: Sequence[_Judged],
-    began: float,
-    known: Sequence[Hint],
-    sources: Sequence[str],
-) -> dict[str, Any]:
-    """``since`` is when it held nothing, going back at its rate; ``since_ever``: before the second dump of the process,
-    while the watch of the unit ``began`` with it, so nobody saw it begin."""
+def _oldest(
+    suspect: Suspect, judged: Sequence[_Judged], earlier: Sequence[tuple[Watched, _Judged]]
+) -> tuple[Suspect, Sequence[_Judged]]:
+    """A suspect in the first process that had it, and that process: a restart does not begin what was there before it.
+
+    ``earlier`` are the processes that had ended before, the latest first. One that was judged and did not have it ends
+    the search.
+    """
+    oldest, having = suspect, judged
+    for watched, one in earlier:
+        same = [before for before in watched.verdict.suspects if before.is_same(suspect)]
+        if same:
+            oldest, having = same[0], [one]
+        elif watched.verdict.counts and watched.end < having[0].series.times[0]:
+            break
+    return oldest, having
+
+
+def _since(suspect: Suspect, paths: set[int], judged: Sequence[_Judged], unseen: bool) -> dict[str, Any]:
+    """``since`` is when it held nothing, going back at its rate. ``since_ever``: that was before the second dump, and
+    what was before the first is ``unseen``, so nobody saw it begin; ``since`` is then the first."""
     times = [time for one in judged for time in one.series.times]
     sizes = [size for one in judged for size in one.sizes(paths)]
-    since, ever = None, False
-    if times and suspect.growth > 0:
-        since = max(times[-1] - sizes[-1] / (suspect.growth / DAY), times[0])
-        from_the_start = since <= times[min(1, len(times) - 1)] and times[0] <= began
-        ever = from_the_start or sizes[0] > _HELD_BEFORE * sizes[-1]
+    if not times or suspect.growth <= 0:
+        return {"since": None, "since_ever": False}
+    since = max(times[-1] - sizes[-1] / (suspect.growth / DAY), times[0])
+    ever = unseen and (since <= times[min(1, len(times) - 1)] or sizes[0] > _HELD_BEFORE * sizes[-1])
+    return {"since": times[0] if ever else since, "since_ever": ever}
+
+
+def _suspect(suspect: Suspect, known: Sequence[Hint], sources: Sequence[str]) -> dict[str, Any]:
     return {
         "path": [printable(frame.label) for frame in suspect.path[:_MOST_FRAMES]],
         "sources": list(sources[:_MOST_FRAMES]),
@@ -347,8 +369,6 @@ def _suspect(
         "lives": _lives(suspect.lives),
         "held": _held(suspect.holding),
         "freed": None if suspect.freed is None else round(suspect.freed, 4),
-        "since": since,
-        "since_ever": ever,
         "hints": [hint.told for hint in known],
     }
 

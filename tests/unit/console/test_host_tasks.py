@@ -84,6 +84,27 @@ def test_the_version_of_the_collection(tmp_path: Path) -> None:
     assert (ROOT / "galaxy.yml").read_text().count(f"version: {done.stdout.split()[1]}\n") == 1
 
 
+def test_output_that_nobody_takes_ends_a_command_without_a_traceback() -> None:
+    fab = str(Path(sys.executable).with_name("fab"))
+
+    def done(redirected: str, **environment: str) -> tuple[int, str, str]:
+        # Buffered, as Python is by itself.
+        env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | environment
+        line = ["sh", "-c", f'"$0" wait 60MiB --json {redirected}', fab]
+        ended = subprocess.run(line, cwd=ROOT, env=env, text=True, capture_output=True, check=False)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    assert done(">/dev/full") == (1, "", "standard output cannot be written: No space left on device\n")
+    assert done(">&-") == (0, "", "")
+    assert done("<&- >&- 2>&-") == (0, "", "")
+    reader, pipe = os.pipe()
+    os.close(reader)
+    with open(pipe, "wb") as broken:
+        line = [fab, "wait", "60MiB", "--json"]
+        ended = subprocess.run(line, cwd=ROOT, stdout=broken, stderr=PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
 def test_healthy_hosts_are_shown_while_a_dead_one_is_waited_for(tmp_path: Path) -> None:
     fab = [sys.executable, "-u", str(Path(sys.executable).with_name("fab")), "--search-root", str(ROOT)]
     with socket.create_server(("127.0.0.1", 0)) as server:  # it never says what an sshd says first
@@ -113,3 +134,19 @@ def test_watch_says_at_once_which_host_it_has_lost(tmp_path: Path) -> None:
             asking.send_signal(signal.SIGINT)
     done = _fab("-H", "a,b,c", "watch", "--unit", "x", "--at-once", "2")
     assert done.returncode == 2 and "give --at-once 3" in done.stderr
+
+
+def test_watch_ends_when_nobody_reads_its_lines(tmp_path: Path) -> None:
+    fab = [sys.executable, str(Path(sys.executable).with_name("fab")), "--search-root", str(ROOT)]
+    reader, pipe = os.pipe()
+    os.close(reader)
+    with socket.create_server(("127.0.0.1", 0)) as gone, socket.create_server(("127.0.0.1", 0)) as silent:
+        names = [f"127.0.0.1:{server.getsockname()[1]}" for server in (gone, silent)]
+        gone.close()
+        asked = [*fab, "-H", ",".join(names), "watch", "--unit", "nosuch"]
+        with (
+            open(pipe, "wb") as broken,
+            subprocess.Popen(asked, cwd=tmp_path, stdout=broken, stderr=PIPE, text=True) as asking,
+        ):
+            said = asking.communicate()[1]
+    assert (asking.returncode, said) == (1, "")

@@ -67,3 +67,24 @@ def test_a_terminal_that_lacks_a_character_gets_the_rest(monkeypatch: pytest.Mon
         "Leak of 64.5 GiB/day ± 3.7 GiB: inflate ? main",
         "inflate ? main",
     ]
+
+
+def test_a_table_that_is_wider_than_the_terminal_loses_no_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "30")
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    rows = Rows(Screen(), ("NAME", "FIRST", "RSS"), (2,))
+    rows.add([("frontend.service@app1", "2025-10-23 15:41:00 UTC", "1.0 MiB")])
+    assert "frontend.service@app1  2025-10-23 15:41:00 UTC  1.0 MiB" in shown.getvalue()
+
+
+def test_no_columns_are_no_reason_to_show_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    Screen().verdict(None, "No leak")
+    assert capsys.readouterr().out == "No leak\n"

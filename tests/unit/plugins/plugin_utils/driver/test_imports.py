@@ -127,7 +127,8 @@ def test_all_bad_files_are_named_and_nothing_is_imported(tmp_path: Path) -> None
     [
         (Origin("web.socket", "app1"), "is not the name of a service"),
         (Origin("web", ""), "name no valid host"),
-        (Origin("web", "app1", process=-1), "invalid|not the one"),
+        (Origin("web", "app1", process=-1), "the process is -1; give 0 to 9999999999"),
+        (Origin("web", "app1", process=10**10), "the process is 10000000000; give 0 to"),
         (Origin("web", "app1", time=1.0), "for a single profile only"),
     ],
 )

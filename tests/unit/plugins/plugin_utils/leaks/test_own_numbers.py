@@ -179,6 +179,10 @@ def test_a_leak_says_how_long_what_is_left_lasts() -> None:
     assert verdict.answer is Answer.LEAK
     told = "resident memory grows by 120.0 MiB/day, and the 450.0 MiB that its limit or its host leaves last 3 d 18 h"
     assert verdict.reason.endswith(f"; {told}")
+    late = _verdict({**own, "rss": lambda hours: 100 + 10 * max(hours - 5, 0)}, _rising).reason
+    assert late.endswith(
+        "; resident memory grows by 240.0 MiB/day, and the 450.0 MiB that its limit or its host leaves last 45 h"
+    ), late
     assert "leaves last" not in _verdict({**own, "rss": _flat}, _rising).reason
     assert "leaves last" not in _verdict({"allocated": _rising, "rss": _rising}, _rising).reason
 

@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import sample_cache
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks import ranking
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.baseline import too_much
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.ranking import Leak
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer, judge
@@ -49,7 +50,6 @@ def test_the_same_path_on_many_hosts_is_one_leak() -> None:
     assert leak.growth == pytest.approx(sum(leak.hosts.values()))
     assert leak.share > 0.9
     assert [frame.label for frame in leak.path] == list(LEAK)
-    assert leak.example.monotonic == 1.0
 
 
 def test_leaks_are_ranked_by_their_growth_on_all_hosts() -> None:
@@ -88,14 +88,17 @@ def test_a_leak_is_shown_by_the_path_with_most_names_of_what_runs_now() -> None:
     (suspect,) = ended.verdict.suspects
     bare = replace(suspect, path=(*suspect.path[:1], Frame("", "", Kind.JIT), *suspect.path[1:]))
     leak = _only([replace(ended, verdict=replace(ended.verdict, suspects=[bare])), now])
-    assert leak.path == now.verdict.suspects[0].path
-    assert leak.example == bare, "the rate by which it is judged"
+    (suspect,) = now.verdict.suspects
+    assert leak.path == suspect.path
+    assert leak.fastest == (suspect.growth, suspect.error), "nor is it judged by what an ended process lost"
+    assert too_much([leak], [], limit=150.0 * 24 * MIB) == []
 
 
 def test_workers_that_live_side_by_side_add_up() -> None:
     leak = _only([_watched("app1"), _watched("app1", pid=8)])
     assert (leak.processes, list(leak.hosts)) == (2, ["app1"])
     assert abs(leak.growth - 200 * 24 * MIB) < leak.error
+    assert leak.fastest == (leak.growth, leak.error), "a limit is of a host"
 
 
 def test_the_version_with_which_a_leak_appeared() -> None:
@@ -115,7 +118,7 @@ def test_an_archive_is_ranked_as_its_reports_say(tmp_path: Path) -> None:
         (report.host, report.verdict.answer) for report in (leaking, healthy)
     ]
     (suspect,) = leaking.suspects
-    assert leak.example == suspect
+    assert leak.fastest == (suspect.growth, suspect.error)
     assert leak.hosts == {"app1": suspect.growth}
     assert ranking.rank(archive, warnings.append, Scope(hosts=["app2"]))[0] == []
     assert ranking.rank(archive, warnings.append, Scope(units=["other.service"])) == ([], [])
@@ -146,3 +149,15 @@ def test_a_stack_without_frames_takes_no_other_leak() -> None:
     nameless = replace(suspect, key=(), path=())
     leaks = ranking.together([replace(whole, verdict=replace(whole.verdict, suspects=[nameless, suspect]))])
     assert sorted(leak.key for leak in leaks) == [(), suspect.key]
+
+
+def test_processes_are_not_compared_with_those_of_each_other_host() -> None:
+    class Unique(Watched):
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("thousands of hosts would make millions of comparisons")
+
+        __hash__ = object.__hash__
+
+    watched = [_watched(f"app{number}") for number in range(3)]
+    (leak,) = ranking.together([Unique(**vars(one)) for one in watched])
+    assert sorted(leak.hosts) == ["app0", "app1", "app2"]

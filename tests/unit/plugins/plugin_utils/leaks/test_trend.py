@@ -75,6 +75,15 @@ def test_a_leak_is_seen_and_its_rate_lies_in_the_interval(name: str, points: int
     assert inside >= 0.88 * SEEDS  # 95 %, less three standard deviations of a count of 60
 
 
+@pytest.mark.parametrize("begins", [0.3, 0.4, 0.5])
+def test_the_rate_of_a_leak_that_began_late_is_that_since_then(begins: float) -> None:
+    rate = 300 * MIB / HOUR
+    trends = _trends(lambda time: max(time - begins * HOUR, 0.0) * rate, 48)
+    told = [trend for trend in trends if trend.shape is Shape.GROWS]
+    assert len(told) >= 0.9 * SEEDS
+    assert sum(abs(trend.slope - rate) <= trend.error for trend in told) >= 0.88 * len(told)
+
+
 @pytest.mark.parametrize("points", [3, 4, 6])
 def test_few_dumps_suffice_for_a_plain_leak(points: int) -> None:
     assert _shapes(_trends(LEAKS["100 MiB/h"][0], points))[Shape.GROWS] >= 0.95 * SEEDS

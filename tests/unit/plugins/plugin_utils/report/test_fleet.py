@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.code_paths import Suspect
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.frame import Frame
+from ansible_collections.offheap.profiler.plugins.plugin_utils.model.series import Key
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report import fleet, page, ticket
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.files import without_stacks
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.fleet import Fleet
@@ -53,6 +57,48 @@ def test_a_leak_that_was_there_when_the_watch_began_has_no_time_of_its_own() -> 
     unit = fleets.small_leak()["units"][0]
     assert unit["since_ever"] and unit["hosts"][0]["suspects"][0]["since_ever"]
     assert ", ever since the watch began, Tue 2026-11-17 " in ticket.sentence(unit)
+
+
+@pytest.mark.parametrize(("rates", "first"), [((5.0, 5.0), 0), ((5.0, 0.0, 5.0, 5.0), 2)])
+def test_a_restart_does_not_begin_what_the_process_before_it_had(rates: tuple[float, ...], first: int) -> None:
+    found = Fleet()
+    processes = []
+    for run, rate in enumerate(rates):
+        series: fleets.Dumps = []
+        for number in range(12):
+            stacks: fleets.Stacks = {("keep", "serve", "main"): rate * number * MIB, ("load", "main"): 30.0 * MIB}
+            time = fleets.START + (12 * run + number) * fleets.STEP
+            series.append((time, stacks, fleets.facts(30.0 * MIB, 0, f"2.{run}", False, pid=61 + run)))
+        processes.append(fleets.process("web.service", "app1", f"{61 + run}-0000beef", series))
+    fleets.observe(found, "web.service", "app1", processes)
+    unit = found.data()["units"][0]
+    assert (unit["since"], unit["since_ever"]) == (fleets.START + 12 * first * fleets.STEP, first == 0)
+
+
+def test_a_suspect_is_looked_for_in_the_stacks_of_its_own_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[str, ...]] = []
+    covers = Suspect.covers
+
+    def seen(suspect: Suspect, frames: Sequence[Frame], key: Key | None = None) -> bool:
+        looked.append(tuple(frame.label for frame in frames))
+        return covers(suspect, frames, key)
+
+    monkeypatch.setattr(Suspect, "covers", seen)
+    found = Fleet()
+    for host in ("app1", "app2", "app3"):
+        series: fleets.Dumps = [
+            (
+                fleets.START + number * fleets.STEP,
+                {("keep", "serve", "main"): 5.0 * number * MIB, (f"load_{host}", "main"): 30.0 * MIB},
+                fleets.facts(30.0 * MIB, 0, "2", False),
+            )
+            for number in range(12)
+        ]
+        del looked[:]
+        fleets.observe(found, "web.service", host, [fleets.process("web.service", host, "61-0000beef", series)])
+        assert {stack[0] for stack in looked} == {"keep", f"load_{host}"}
+    unit = found.data()["units"][0]
+    assert [len(host["suspects"][0]["nodes"]) for host in unit["hosts"]] == [1, 1, 1]
 
 
 def test_points_dumps_and_suspects_fit_together(data: dict[str, Any]) -> None:
