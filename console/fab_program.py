@@ -85,7 +85,7 @@ class _Output(io.TextIOWrapper):
 def _write_to_who_listens() -> None:
     if sys.stdout is not None:
         own = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
-        sys.stdout = _Output(io.BufferedWriter(own), sys.stdout.encoding, line_buffering=True)
+        sys.stdout = _Output(io.BufferedWriter(own), sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by who starts us
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # as long as we run
