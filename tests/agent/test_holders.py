@@ -135,6 +135,9 @@ HELD = {
     "kept_by_a_static": "global kept_by_a_static",
     "kept_by_a_closure": "global callbacks",
     "kept_by_an_arena": "mapped",
+    "kept_by_what_is_read_only": "mapped",
+    "kept_by_marked_pointers": "global marked",
+    "kept_below_a_fiber": "mapped",
     "kept_by_a_thread_local": "thread_local own",
     "kept_by_a_stack": "stack worker-3",
 }
