@@ -17,7 +17,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import va
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 FORMAT = 1
-ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap")
+ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap", "epoll")
 _MOST_FILES, _MOST_NODES, _MOST_STACKS, _MOST_FRAMES, _MOST_WAYS, _MOST_TYPES = 1024, 1 << 16, 64, 1 << 12, 1 << 12, 8
 #: sizes that are told of one stack; one that has so many may have more
 MOST_SIZES = 16

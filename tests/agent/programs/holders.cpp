@@ -18,6 +18,8 @@
 #include <pthread.h>
 #include <set>
 #include <string>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <thread>
 #include <ucontext.h>
@@ -224,6 +226,15 @@ CASE kept_by_marked_pointers() {   // in the bits that no address has, as boost:
         marked[i] = reinterpret_cast<uintptr_t>(block(316)) | (i + 1) << 48;
 }
 
+CASE kept_by_an_epoll() {   // as connections are
+    int waiting = epoll_create1(0);
+    for (int i = 0; i < 300; i++) {
+        epoll_event event{};
+        event.data.ptr = block(4000);
+        epoll_ctl(waiting, EPOLL_CTL_ADD, eventfd(0, 0), &event);
+    }
+}
+
 CASE kept_below_a_fiber(char **memory) { for (int i = 0; i < COUNT; i++) memory[i] = block(317); }
 
 static std::atomic<int> ready{0};
@@ -306,6 +317,7 @@ static const struct {
     {"kept_by_an_arena", kept_by_an_arena},
     {"kept_by_what_is_read_only", kept_by_what_is_read_only},
     {"kept_by_marked_pointers", kept_by_marked_pointers},
+    {"kept_by_an_epoll", kept_by_an_epoll},
 };
 
 __attribute__((noinline)) static void remember() { for (char *&entry : table) entry = block(400); }

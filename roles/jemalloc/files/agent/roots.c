@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "roots.h"
 
+#include "epolls.h"
 #include "hotspot.h"
 #include "maps.h"
 
@@ -287,5 +288,17 @@ void roots_follow(struct roots *roots) {
     roots_leave_out(roots, own_top - THREADS_OWN_STACK, own_top);
     reach_run(roots->reach);
     follow_rest(roots);
+    reach_run(roots->reach);
+}
+
+static void add_waiting(void *context, uint64_t word) {
+    struct roots *roots = context;
+    reach_point(roots->reach, word, reach_node(roots->reach, (struct reach_node){.kind = REACH_EPOLL, .file = -1}));
+}
+
+void roots_follow_epolls(struct roots *roots) {
+    for (int i = 0; i < roots->threads->count && !roots->reach->pages->late; i++)
+        if (epolls_look(roots->threads->thread[i].tid, add_waiting, roots))
+            break;   // all threads have the same files
     reach_run(roots->reach);
 }

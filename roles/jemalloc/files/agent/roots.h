@@ -45,5 +45,6 @@ struct roots {
 void roots_leave_out(struct roots *roots, uintptr_t start, uintptr_t end);   // no pointer in there holds anything
 bool roots_look(struct roots *roots);    // lists all memory and, in reach->blocks, the blocks. False: it cannot be listed
 void roots_follow(struct roots *roots);  // variables first, then threads, then the rest
+void roots_follow_epolls(struct roots *roots);   // what only the kernel has
 
 #endif
