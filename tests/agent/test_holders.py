@@ -329,6 +329,19 @@ def test_data_without_pointers_is_only_read_for_what_is_not_found(
         assert sum(reached for _living, reached in others) > 0.5 * sum(living for living, _reached in others) > 0
 
 
+def test_what_the_kernel_shows_to_nobody_may_hold_anything(start: Start) -> None:
+    if EMULATED:
+        pytest.skip("an emulated process sees the emulator's memory")
+    service = start(compiled("data", [PROGRAMS / "data.c"]), "secret", popen={"stdin": subprocess.PIPE})
+    service.wait_until_active()
+    if service.do("") != "ready":
+        pytest.skip("this kernel has no such memory (memfd_secret)")
+    answer = service.ask("holders")
+    assert not answer["holders"]["complete"]
+    told = json.loads(Path(f"{answer['path']}.holders").read_text())
+    assert told["in_time"] and told["room"] and told["failed"] == 4096
+
+
 @pytest.mark.soak_only
 def test_a_thousand_looks_at_what_never_rests(start: Start) -> None:
     program = built()

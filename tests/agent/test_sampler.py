@@ -323,6 +323,9 @@ def test_sampling_ends_with_a_word_when_another_tool_takes_an_entry(opened: Open
     attached.do("leak 1 1")
     attached.do("free")  # binds what is lazy
     attached.do("snapshot")
+    attached.do("data")  # which is the program's own affair
+    time.sleep(2.5)  # entries are looked at each second
+    assert attached.ask("status")["active"]
     assert attached.do("take") == "1"
     wait_for("the end of sampling", lambda: not attached.ask("status")["active"])
     told = attached.ask("status")

@@ -126,12 +126,12 @@ def parse(text: bytes) -> Holders:
     _must("others", lost <= looked)
     time, duration = _field(data, "time"), _field(data, "duration")
     _must("time", values.is_time(time) and values.is_number(duration) and 0 <= duration <= _MOST_AGE)
-    swapped = _count(data, "swapped")
+    swapped, failed = _count(data, "swapped"), _count(data, "failed")
     return Holders(
         dump=_text(data, "dump"),
         time=float(time),
         duration=float(duration),
-        complete=_flag(data, "in_time") and _flag(data, "room") and not swapped,
+        complete=_flag(data, "in_time") and _flag(data, "room") and not swapped and not failed,
         blocks_known=_flag(data, "blocks_known"),
         read=_count(data, "read"),
         swapped=swapped,

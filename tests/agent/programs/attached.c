@@ -6,6 +6,7 @@
 //   attach FILE     offheap_attach with the settings in the file; answers its result
 //   snapshot        notes what each entry of each object for these functions holds
 //   compare         answers how many hold something else now
+//   data            a pointer of the program's own that led to malloc leads to a function of its own
 //   take, return    the program's own entry for free leads to another function, as other tools do it; to what it led before
 //   leak COUNT SIZE   keeps blocks, each allocated in leak_here, while as many come and go in churn_here
 //   churn STEPS     eight threads allocate, reallocate, hand over and end, while children are forked
@@ -230,6 +231,10 @@ static int take(bool back) {
 
 static void *(*volatile by_data)(size_t) = malloc;   // an entry of data, as that of an address that code takes
 
+__attribute__((noinline, no_icf)) static void *allocate_elsewhere(size_t size) {
+    return malloc(size);
+}
+
 __attribute__((noinline)) static void kinds(void) {
     void *block = NULL;
     void *(*volatile by_address)(size_t) = malloc;
@@ -366,6 +371,8 @@ int main(int count, char **words) {
             answer = noted_count;
         } else if (!strcmp(word, "compare")) {
             answer = changed();
+        } else if (!strcmp(word, "data")) {
+            by_data = allocate_elsewhere;
         } else if (!strcmp(word, "take") || !strcmp(word, "return")) {
             answer = take(*word == 'r');
         } else if (!strcmp(word, "leak")) {

@@ -45,7 +45,7 @@
 
 struct entry {
     uintptr_t *at;
-    uintptr_t was, hook;
+    uintptr_t was, hook;  // hook: 0 of a pointer in data, which the program may change itself
     size_t round;         // in which it was last seen
 };
 
@@ -201,7 +201,7 @@ static void redirect(struct object *object, const ElfW(Rela) *relocation, const 
             return;
         if (!entry)
             entry = &entries[count++];
-        *entry = (struct entry){at, was, to, 0};
+        *entry = (struct entry){at, was, ELF64_R_TYPE(relocation->r_info) == ABSOLUTE ? 0 : to, 0};
         if (!store(object, at, to))
             return;   // and forgotten
     }
@@ -252,6 +252,8 @@ static void count_taken(void) {
     taken = 0;
     for (size_t i = 0; i < count; i++) {
         uintptr_t value = __atomic_load_n(entries[i].at, __ATOMIC_RELAXED);
+        if (!entries[i].hook)
+            continue;
         if (value != entries[i].hook && within(&allocator, value))
             looks = 1;   // it has put back what it knows of
         else

@@ -400,7 +400,8 @@ static void tell(struct look *look, struct holders_told *told, int64_t age) {
     struct counts counts = count_all(look, age);
     *told = (struct holders_told){
         .in_time = !look->pages.late,
-        .complete = !look->pages.late && !look->reach.full && !look->roots.full && !look->pages.swapped,
+        .complete = !look->pages.late && !look->reach.full && !look->roots.full && !look->pages.swapped &&
+                    !look->pages.failed,
         .milliseconds = clock_monotonic() - look->pages.began,
         .read = look->pages.read,
         .swapped = look->pages.swapped,

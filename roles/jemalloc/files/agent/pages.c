@@ -94,14 +94,25 @@ uintptr_t pages_run(struct pages *pages, uintptr_t at, uintptr_t low) {
     return start > low ? start : low;
 }
 
+static bool is_there_now(const struct pages *pages, uintptr_t at) {
+    uint64_t state = 0;
+    return owned_still(&pages->map) &&
+           pread(pages->map.fd, &state, sizeof state, (off_t)(at / pages->page * sizeof state)) == sizeof state && state & PRESENT;
+}
+
+// What was unmapped meanwhile is not missed. What is there, and was at each try, the kernel shows to nobody (memfd_secret(2)).
 static bool peek(struct pages *pages, uintptr_t at, void *to, size_t size) {
-    ssize_t length = owned_still(&pages->memory) ? pread(pages->memory.fd, to, size, (off_t)at) : -1;
-    if (length == (ssize_t)size) {
-        pages->read += size;
-        return true;
+    bool there = true;
+    for (int tried = 0; there && tried < 3; tried++) {
+        ssize_t length = owned_still(&pages->memory) ? pread(pages->memory.fd, to, size, (off_t)at) : -1;
+        if (length == (ssize_t)size) {
+            pages->read += size;
+            return true;
+        }
+        there = is_there_now(pages, at + (length > 0 ? (size_t)length : 0));
     }
     memset(to, 0, size);
-    pages->failed += size;
+    pages->failed += there ? size : 0;
     return false;
 }
 

@@ -58,9 +58,10 @@ static const char *kept_name(struct roots *roots, const char *name) {
     return to;
 }
 
-// Whether reading it could wait for a device. What is below /dev/shm, and /dev/zero, is memory.
+// Whether reading it could wait for a device. What is below /dev/shm and /dev/hugepages, and /dev/zero, is memory.
 static bool is_device(const char *path) {
-    return !strncmp(path, "/dev/", 5) && strncmp(path, "/dev/shm/", 9) && strncmp(path, "/dev/zero", 9);
+    return !strncmp(path, "/dev/", 5) && strncmp(path, "/dev/shm/", 9) && strncmp(path, "/dev/zero", 9) &&
+           strncmp(path, "/dev/hugepages", 14);
 }
 
 static bool list_areas(struct roots *roots) {
