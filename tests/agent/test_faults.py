@@ -145,6 +145,22 @@ def test_a_limit_of_files(
     assert failed_dumps.told([UNIT], str(service.run)) == []
 
 
+def test_a_dump_that_is_cut_at_the_end_of_a_line_is_none(start: Start, workload: Path) -> None:
+    """jemalloc does not look how much of its last piece was written."""
+    service = start(workload, "leak", "30", start="dormant")  # so that all its dumps are alike
+    whole = Path(service.ask("dump")["path"]).read_bytes()
+    limit = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
+    for line in (b"heap_v2", b"t*:", b"MAPPED_LIBRARIES"):
+        cut = whole.index(b"\n", whole.index(line)) + 1
+        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (cut, limit[1]))
+        with pytest.raises(client.AgentError, match="File too large"):
+            service.ask("dump")
+    assert len(service.dumps()) == 1
+    resource.prlimit(service.pid, resource.RLIMIT_FSIZE, limit)
+    again = service.ask("dump")
+    assert Path(again["path"]).stat().st_size == again["size"]
+
+
 @needs_root
 def test_room_that_is_not_ours(start: Start, workload: Path, tmp_path: Path) -> None:
     with small_volume(tmp_path / "spool", 1 << 20):

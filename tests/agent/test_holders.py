@@ -135,6 +135,10 @@ HELD = {
     "kept_by_a_static": "global kept_by_a_static",
     "kept_by_a_closure": "global callbacks",
     "kept_by_an_arena": "mapped",
+    "kept_by_what_is_read_only": "mapped",
+    "kept_by_marked_pointers": "global marked",
+    "kept_below_a_fiber": "mapped",
+    "kept_by_an_epoll": "epoll",
     "kept_by_a_thread_local": "thread_local own",
     "kept_by_a_stack": "stack worker-3",
 }
@@ -207,7 +211,7 @@ def test_it_goes_with_its_dump_and_holds_no_content(settled: Callable[..., Look]
     files = look.told["files"]
     texts = {value for value in _leaves(look.told) if isinstance(value, str)}
     known = {look.told["dump"], *files, "worker-3", "local-1", "holders", "", "[heap]", "[stack]"}
-    assert texts <= known | {"global", "thread_local", "stack", "thread", "mapped", "block"}, texts - known
+    assert texts <= known | {"global", "thread_local", "stack", "thread", "mapped", "epoll", "block"}, texts - known
     # The blocks are filled with ones, and begin with addresses of each other.
     filling = 0x0101010101010101
     mapped = [node for node in look.told["nodes"] if node["kind"] == "mapped" and "start" in node]
@@ -325,6 +329,19 @@ def test_data_without_pointers_is_only_read_for_what_is_not_found(
         assert sum(reached for _living, reached in others) > 0.5 * sum(living for living, _reached in others) > 0
 
 
+def test_what_the_kernel_shows_to_nobody_may_hold_anything(start: Start) -> None:
+    if EMULATED:
+        pytest.skip("an emulated process sees the emulator's memory")
+    service = start(compiled("data", [PROGRAMS / "data.c"]), "secret", popen={"stdin": subprocess.PIPE})
+    service.wait_until_active()
+    if service.do("") != "ready":
+        pytest.skip("this kernel has no such memory (memfd_secret)")
+    answer = service.ask("holders")
+    assert not answer["holders"]["complete"]
+    told = json.loads(Path(f"{answer['path']}.holders").read_text())
+    assert told["in_time"] and told["room"] and told["failed"] == 4096
+
+
 @pytest.mark.soak_only
 def test_a_thousand_looks_at_what_never_rests(start: Start) -> None:
     program = built()
@@ -384,7 +401,7 @@ def test_a_python_object_is_told_by_its_type(start: Start) -> None:
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_clean(tmp_path: Path, sanitizer: str) -> None:
     below = "book clock descriptors feeder got hotspot json ledger loader mallctl maps probes sampler"
-    own = "blocks holders objects pages reach roots threads"
+    own = "blocks epolls holders objects pages reach roots threads"
     parts = [SOURCES / f"{part}.c" for part in f"{below} {own}".split()]
     name = f"holders-{sanitizer.split(',')[0]}"
     program = compiled(name, [*parts, PROGRAMS / "holders_driver.c"], "-O1", f"-I{SOURCES}", f"-fsanitize={sanitizer}")

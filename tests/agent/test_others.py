@@ -96,6 +96,32 @@ def test_workers_with_a_profile_of_their_own_do_not_count(start: Start, group: P
     assert found["largest"][0]["name"] == "sleep"
 
 
+# A process of 40 MiB whose main thread has ended, while another thread goes on.
+WITHOUT_MAIN = """
+import ctypes, os, threading, time
+if os.fork() == 0:
+    kept = b"x" * (40 << 20)
+    threading.Thread(target=time.sleep, args=[60]).start()
+    print(os.getpid(), flush=True)
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # exit, of this thread alone
+time.sleep(60)
+"""
+
+
+def test_a_process_whose_main_thread_has_ended_counts(start: Start, group: Path) -> None:
+    command = f'echo $$ >{group}/cgroup.procs && exec {PYTHON} -c "$0"'
+    service = start("/bin/sh", "-c", command, WITHOUT_MAIN, executable=PYTHON)
+    assert service.process.stdout
+    pid = int(service.process.stdout.readline())
+    try:
+        wait_for("the main thread to end", lambda: "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text())
+        found = noted(service)["others"]
+    finally:
+        os.kill(pid, signal.SIGKILL)  # cgroup.kill leaves it out
+    assert found["processes"] == 1 and found["rss"] > 40 * MIB
+    assert [(one["pid"], one["exe"]) for one in found["largest"]] == [(pid, PYTHON)]
+
+
 # Children that become other programs, by calls that we see and by one that we do not.
 REPLACED = """
 import os, sys, time

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import re
@@ -313,6 +314,32 @@ def test_the_entries_of_what_has_hooks_of_its_own_stay(opened: Open, monkeypatch
     assert attached.do("open") == "1"
     time.sleep(2.5)  # new objects are looked at each second
     assert attached.ask("status")["entries"] == before
+
+
+def test_sampling_ends_with_a_word_when_another_tool_takes_an_entry(opened: Open) -> None:
+    """Nobody sees the end of what lives then, so all of it would look like a leak."""
+    attached = opened()
+    attached.begin()
+    attached.do("leak 1 1")
+    attached.do("free")  # binds what is lazy
+    attached.do("snapshot")
+    attached.do("data")  # which is the program's own affair
+    time.sleep(2.5)  # entries are looked at each second
+    assert attached.ask("status")["active"]
+    assert attached.do("take") == "1"
+    wait_for("the end of sampling", lambda: not attached.ask("status")["active"])
+    told = attached.ask("status")
+    assert "another tool has put its functions into 1 of the entries" in told["problem"] and told["entries"]
+    noted = json.loads(Path(f"{attached.ask('dump')['path']}.json").read_text())
+    assert noted["active"] is False
+    attached.do("return")
+    attached.ask("activate")
+    attached.do("open")
+    wait_for("another look", lambda: attached.ask("status")["entries"] > told["entries"])
+    assert attached.ask("status")["active"]
+    attached.do("take")
+    wait_for("the end of sampling", lambda: not attached.ask("status")["active"])
+    assert attached.detach()["left"] == 0
 
 
 @pytest.mark.parametrize("kind", [*LINKED, "jemalloc"])

@@ -233,6 +233,17 @@ def test_signal_stacks_and_fibers(start: Start, workload: Path) -> None:
     assert service.result()[0] == 0
 
 
+@pytest.mark.skipif(FOREIGN, reason="musl has no such contexts")
+def test_a_coroutine_that_was_called_by_nobody(start: Start) -> None:
+    """libgcc would read the code at its caller's address, and die."""
+    service = start(service_program("coroutine"), conf="lg_prof_sample:0", popen={"stdin": subprocess.PIPE})
+    service.wait_until_active()
+    before = int(service.do(""))
+    wait_for("more", lambda: int(service.do("")) > before + 20)
+    stacks = read_stacks(Path(service.ask("dump")["path"]))
+    assert ("coroutine", "coroutine") in [names[-2:] for names, _size in stacks]
+
+
 def test_the_agents_own_thread_is_not_in_the_profile(start: Start, workload: Path) -> None:
     service = start(workload, "leak", "30", conf="lg_prof_sample:0")
     service.wait_until_active()

@@ -16,7 +16,7 @@ AGENT = ROOT / "roles" / "jemalloc" / "files" / "agent"
 FLOORS = (  # the lowest first; a part is <name>.c with <name>.h
     {"clock", "descriptors", "exec", "hotspot", "loader", "mallctl", "probes", "readable"},
     {"got"},
-    {"blocks", "book", "deepbind", "goroutine", "json", "maps", "objects", "pages", "threads"},
+    {"blocks", "book", "deepbind", "epolls", "goroutine", "json", "maps", "objects", "pages", "threads"},
     {"ranges", "reach", "sampler"},
     {"cfi", "feeder", "roots"},
     {"cost", "unwind"},

@@ -17,7 +17,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import va
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 
 FORMAT = 1
-ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap")
+ROOTS = ("global", "thread_local", "stack", "thread", "mapped", "java_heap", "epoll")
 _MOST_FILES, _MOST_NODES, _MOST_STACKS, _MOST_FRAMES, _MOST_WAYS, _MOST_TYPES = 1024, 1 << 16, 64, 1 << 12, 1 << 12, 8
 #: sizes that are told of one stack; one that has so many may have more
 MOST_SIZES = 16
@@ -126,12 +126,12 @@ def parse(text: bytes) -> Holders:
     _must("others", lost <= looked)
     time, duration = _field(data, "time"), _field(data, "duration")
     _must("time", values.is_time(time) and values.is_number(duration) and 0 <= duration <= _MOST_AGE)
-    swapped = _count(data, "swapped")
+    swapped, failed = _count(data, "swapped"), _count(data, "failed")
     return Holders(
         dump=_text(data, "dump"),
         time=float(time),
         duration=float(duration),
-        complete=_flag(data, "in_time") and _flag(data, "room") and not swapped,
+        complete=_flag(data, "in_time") and _flag(data, "room") and not swapped and not failed,
         blocks_known=_flag(data, "blocks_known"),
         read=_count(data, "read"),
         swapped=swapped,

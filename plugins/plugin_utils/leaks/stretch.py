@@ -55,8 +55,10 @@ def newest(captures: Sequence[Capture], least_span: float) -> Stretch:
     if not left:
         return Stretch(chosen)
     others = "one other dump is" if left == 1 else f"{left} other dumps are"
-    why = "sampling began anew" if parts == stretches else "the clock of the host was set back"
-    return Stretch(chosen, f"{others} left out, because {why} in between")
+    why = "sampling began anew in between" if parts == stretches else "the clock of the host was set back in between"
+    if left == len(ordered) - sum(map(len, stretches)):
+        why = "sampling was off then"
+    return Stretch(chosen, f"{others} left out, because {why}")
 
 
 def _timely(stretch: list[Capture]) -> list[Capture]:

@@ -187,6 +187,8 @@ def _root_words(found: NamedHolders, root: Node) -> str:
             return f"the descriptor of {thread}"
         case "java_heap":
             return "the Java heap"
+        case "epoll":
+            return "the kernel alone, to be told with an event of epoll"
     named = f" {printable(root.name)}" if root.name else ""
     unclear = "" if found.look.blocks_known else ", or by blocks that nobody sampled"
     return f"memory{named} that is not the allocator's (mapped by the program or its runtime{unclear})"
@@ -230,6 +232,8 @@ def _next_step(part: Held, suspect: Suspect) -> str:
             return "Look who should remove them from there, and when."
         case "java_heap":
             return "Look in a heap dump (jcmd PID GC.heap_dump FILE) for the Java objects that own native memory."
+        case "epoll":
+            return "Look who should close these files or connections (ls -l /proc/PID/fd), and when."
         case "mapped":
             return (
                 "Look into the memory of the runtime: of Java, by a heap dump; of an arena, at who should release it."

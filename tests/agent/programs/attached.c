@@ -6,6 +6,8 @@
 //   attach FILE     offheap_attach with the settings in the file; answers its result
 //   snapshot        notes what each entry of each object for these functions holds
 //   compare         answers how many hold something else now
+//   data            a pointer of the program's own that led to malloc leads to a function of its own
+//   take, return    the program's own entry for free leads to another function, as other tools do it; to what it led before
 //   leak COUNT SIZE   keeps blocks, each allocated in leak_here, while as many come and go in churn_here
 //   churn STEPS     eight threads allocate, reallocate, hand over and end, while children are forked
 //   free            all that churn has left
@@ -55,6 +57,7 @@ static void *kept[KEPT];
 static int kept_count;
 static struct {
     void **at, *value;
+    const char *name;
 } noted[ENTRIES];
 static int noted_count;
 
@@ -169,6 +172,7 @@ static void note(struct dl_phdr_info *object, const ElfW(Rela) *table, size_t si
             continue;
         void **place = (void **)(object->dlpi_addr + table[i].r_offset);
         noted[noted_count].at = place;
+        noted[noted_count].name = name;
         noted[noted_count++].value = *place;
     }
 }
@@ -208,7 +212,28 @@ static int changed(void) {
     return count;
 }
 
+static void free_elsewhere(void *block) {
+    ((void (*)(void *))dlsym(RTLD_NEXT, "free"))(block);
+}
+
+static int take(bool back) {
+    extern char __executable_start, _end;
+    int count = 0;
+    for (int i = 0; i < noted_count; i++) {
+        char *at = (char *)noted[i].at;
+        if (at < &__executable_start || at >= &_end || strcmp(noted[i].name, "free"))
+            continue;
+        *noted[i].at = back ? noted[i].value : (void *)free_elsewhere;
+        count++;
+    }
+    return count;
+}
+
 static void *(*volatile by_data)(size_t) = malloc;   // an entry of data, as that of an address that code takes
+
+__attribute__((noinline, no_icf)) static void *allocate_elsewhere(size_t size) {
+    return malloc(size);
+}
 
 __attribute__((noinline)) static void kinds(void) {
     void *block = NULL;
@@ -346,6 +371,10 @@ int main(int count, char **words) {
             answer = noted_count;
         } else if (!strcmp(word, "compare")) {
             answer = changed();
+        } else if (!strcmp(word, "data")) {
+            by_data = allocate_elsewhere;
+        } else if (!strcmp(word, "take") || !strcmp(word, "return")) {
+            answer = take(*word == 'r');
         } else if (!strcmp(word, "leak")) {
             leak(atoi(argument), (size_t)size);
         } else if (!strcmp(word, "churn")) {

@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// data kept|lost|hidden: after a line, a table of blocks without pointers; "lost": of some more nobody knows; "hidden": some
-// in the middle of the table alone lead to others.
+// data kept|lost|hidden|secret: after a line, a table of blocks without pointers; "lost": of some more nobody knows; "hidden": some
+// in the middle of the table alone lead to others; "secret": a page is there that the kernel shows to nobody, if it can.
+#define _GNU_SOURCE
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_memfd_secret
+#define SYS_memfd_secret 447
+#endif
 
 #define BLOCKS 4000
 #define SIZE 16384
@@ -38,6 +47,14 @@ static __attribute__((noinline)) void hide(char *address) {
     }
 }
 
+static bool keep_secret(void) {
+    int fd = (int)syscall(SYS_memfd_secret, 0);
+    if (fd < 0 || ftruncate(fd, 4096))
+        return false;
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return page != MAP_FAILED && memset(page, 1, 4096);
+}
+
 int main(int count, char **words) {
     if (count != 2 || getchar() < 0)
         return 2;
@@ -46,7 +63,7 @@ int main(int count, char **words) {
         hide(NULL);
     for (int i = 0; *words[1] == 'l' && i < FEW; i++)
         lost_few();
-    puts("ready");
+    puts(*words[1] != 's' || keep_secret() ? "ready" : "cannot");
     fflush(stdout);
     return getchar() < 0;
 }

@@ -18,8 +18,11 @@
 #include <pthread.h>
 #include <set>
 #include <string>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <thread>
+#include <ucontext.h>
 #include <unistd.h>
 #include <unordered_map>
 #include <vector>
@@ -78,6 +81,7 @@ std::vector<std::function<int()>> callbacks;
 Node *audit_head, *tree_root;
 Link *intrusive;
 char *current, *halves[COUNT], **arena, *table[COUNT], *array[COUNT], *large[MANY];
+uintptr_t marked[COUNT];
 static thread_local std::vector<char *> *mine;
 
 CASE lost_by_overwrite() { for (int i = 0; i < COUNT; i++) current = block(300); current = nullptr; }
@@ -209,25 +213,65 @@ CASE kept_by_a_thread_local() {
 
 CASE kept_by_a_stack(std::vector<char *> &vector) { for (int i = 0; i < COUNT; i++) vector.push_back(block(312)); }
 
+CASE kept_by_what_is_read_only() {   // sealed once it was filled
+    size_t size = COUNT * sizeof(char *);
+    void *sealed = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < COUNT; i++)
+        static_cast<char **>(sealed)[i] = block(315);
+    mprotect(sealed, size, PROT_READ);
+}
+
+CASE kept_by_marked_pointers() {   // in the bits that no address has, as boost::lockfree counts there
+    for (uintptr_t i = 0; i < COUNT; i++)
+        marked[i] = reinterpret_cast<uintptr_t>(block(316)) | (i + 1) << 48;
+}
+
+CASE kept_by_an_epoll() {   // as connections are
+    int waiting = epoll_create1(0);
+    for (int i = 0; i < 300; i++) {
+        epoll_event event{};
+        event.data.ptr = block(4000);
+        epoll_ctl(waiting, EPOLL_CTL_ADD, eventfd(0, 0), &event);
+    }
+}
+
+CASE kept_below_a_fiber(char **memory) { for (int i = 0; i < COUNT; i++) memory[i] = block(317); }
+
 static std::atomic<int> ready{0};
 static std::atomic<bool> ending{false};
+
+static void wait_for_the_end() {
+    ready++;
+    while (!ending)
+        usleep(1000);
+}
 
 static void worker() {
     std::vector<char *> own;
     pthread_setname_np(pthread_self(), "worker-3");
     kept_by_a_stack(own);
-    ready++;
-    while (!ending)
-        usleep(1000);
+    wait_for_the_end();
     printf("%zu\n", own.size());   // it is needed until here
 }
 
 static void local_worker() {
     pthread_setname_np(pthread_self(), "local-1");
     kept_by_a_thread_local();
-    ready++;
-    while (!ending)
-        usleep(1000);
+    wait_for_the_end();
+}
+
+static void fiber_worker() {   // what it runs on is a part of a larger mapping
+    static const size_t size = 1 << 20;
+    static ucontext_t before, fiber;
+    void *memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    kept_below_a_fiber(static_cast<char **>(memory));
+    madvise(static_cast<char *>(memory) + size / 2, 4096, 102);   // MADV_GUARD_INSTALL, from Linux 6.13 on
+    getcontext(&fiber);
+    fiber.uc_stack.ss_sp = static_cast<char *>(memory) + size / 2;
+    fiber.uc_stack.ss_size = size / 2;
+    fiber.uc_link = &before;
+    makecontext(&fiber, wait_for_the_end, 0);
+    swapcontext(&before, &fiber);
 }
 
 static void churn() {   // until the end
@@ -271,13 +315,16 @@ static const struct {
     {"kept_by_a_static", kept_by_a_static},
     {"kept_by_a_closure", kept_by_a_closure},
     {"kept_by_an_arena", kept_by_an_arena},
+    {"kept_by_what_is_read_only", kept_by_what_is_read_only},
+    {"kept_by_marked_pointers", kept_by_marked_pointers},
+    {"kept_by_an_epoll", kept_by_an_epoll},
 };
 
 __attribute__((noinline)) static void remember() { for (char *&entry : table) entry = block(400); }
 
 static int only(const char *name, int seconds) {
     static const std::map<std::string, void (*)()> threads = {
-        {"kept_by_a_stack", worker}, {"kept_by_a_thread_local", local_worker}};
+        {"kept_by_a_stack", worker}, {"kept_by_a_thread_local", local_worker}, {"kept_below_a_fiber", fiber_worker}};
     sleep(static_cast<unsigned>(seconds));
     remember();
     for (auto &one : cases)
@@ -309,9 +356,10 @@ int main(int count, char **words) {
     std::vector<std::thread> threads;
     threads.emplace_back(worker);
     threads.emplace_back(local_worker);
+    threads.emplace_back(fiber_worker);
     for (int i = 0; count == 2 && i < 3; i++)
         threads.emplace_back(churn);
-    while (ready < 2)
+    while (ready < 3)
         usleep(1000);
     clear_stack();
     puts("ready");

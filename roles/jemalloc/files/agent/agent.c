@@ -28,6 +28,7 @@
 #include "schedule.h"
 #include "spool.h"
 #include "statistics.h"
+#include "threads.h"
 #include "trigger.h"
 #include "unwind.h"
 
@@ -43,7 +44,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STACK (256 << 10)   // more where libc takes much of it for thread-local storage
 #define LONGEST 3600000     // milliseconds without a look at what is due
 #define LEAVE_AGAIN 60000   // milliseconds between two tries to detach by itself
 #define PATIENCE 1          // seconds that a process may start later
@@ -204,7 +204,8 @@ static int start_thread(struct agent *self) {
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     int error = EINVAL;
-    for (size_t size = STACK; error == EINVAL && size <= 64 * STACK; size *= 8) {
+    // More where libc takes much of it for thread-local storage.
+    for (size_t size = THREADS_OWN_STACK; error == EINVAL && size <= 64 * THREADS_OWN_STACK; size *= 8) {
         pthread_attr_setstacksize(&attributes, size);
         error = pthread_create(&thread, &attributes, run, self);
     }

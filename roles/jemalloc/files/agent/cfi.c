@@ -392,7 +392,9 @@ static UNCHECKED enum cfi_step step(struct frame *frame, uintptr_t top) {
     uintptr_t base = rule.from == FROM_STACK ? frame->stack : frame->pointer;
     uintptr_t caller = base + (uintptr_t)rule.distance;   // the CFA
     uint64_t deepest = rule.address > rule.pointer ? rule.address : rule.pointer;
-    if (caller % sizeof caller || caller <= frame->stack || caller > top ||
+    if (caller > top)
+        return CFI_BEYOND;
+    if (caller % sizeof caller || caller <= frame->stack ||
         (caller - frame->stack) / sizeof caller < deepest)
         return CFI_HARD;
     const uintptr_t *words = (const uintptr_t *)caller;

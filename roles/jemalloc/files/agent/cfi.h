@@ -19,6 +19,7 @@ enum cfi_step {
     CFI_CALLER,    // the frame is the caller's now
     CFI_FIRST,     // there is none: the thread begins here
     CFI_NO_TABLE,  // nothing is known of this code
+    CFI_BEYOND,    // its caller's begins above `top`
     CFI_HARD,      // a frame for libgcc: it realigns its stack, a signal's handler returns to it, or the like
 };
 

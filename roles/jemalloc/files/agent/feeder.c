@@ -65,6 +65,10 @@ bool feeder_follow(void) {
     return own && sampler_follow();
 }
 
+size_t feeder_taken(void) {
+    return own ? sampler_taken() : 0;
+}
+
 size_t feeder_detach(size_t *left) {
     *left = 0;
     return own ? sampler_detach(left) : 0;

@@ -19,6 +19,7 @@ bool feeder_interval(size_t *bytes);    // false: not known
 bool feeder_lg_interval(size_t *lg);    // the same
 bool feeder_install_hook(void (*hook)(void **, unsigned *, unsigned));   // the unwinder
 bool feeder_follow(void);               // what the process opens and closes; true: call it each second
+size_t feeder_taken(void);              // how many of the sampler's entries another tool has led elsewhere
 size_t feeder_detach(size_t *left);      // of the sampler: how many entries it put back, and how many it could not
 uint64_t feeder_spent(void);            // nanoseconds that the sampler has taken
 void feeder_describe(struct json *json);

@@ -45,7 +45,7 @@
 
 struct entry {
     uintptr_t *at;
-    uintptr_t was;
+    uintptr_t was, hook;  // hook: 0 of a pointer in data, which the program may change itself
     size_t round;         // in which it was last seen
 };
 
@@ -68,7 +68,7 @@ struct object {
 static const struct got_hook *hooks;
 static size_t hook_count;
 static struct entry *entries;
-static size_t count, rounds, cursor;
+static size_t count, rounds, cursor, taken;
 static struct range ours, program, allocator;
 static uintptr_t page_size, interpreter;
 static bool allocator_is_libc, unready;
@@ -193,13 +193,15 @@ static void redirect(struct object *object, const ElfW(Rela) *relocation, const 
         }
         if (has_own || !(within(&allocator, was) || within(&object->whole, was) || within(&program, was))) {
             unready |= was < object->base;   // it looks as in the file
+            if (entry)
+                entry->round = rounds;   // it is another tool's by now
             return;
         }
         if (!entry && count == MOST)
             return;
         if (!entry)
             entry = &entries[count++];
-        *entry = (struct entry){at, was, 0};
+        *entry = (struct entry){at, was, ELF64_R_TYPE(relocation->r_info) == ABSOLUTE ? 0 : to, 0};
         if (!store(object, at, to))
             return;   // and forgotten
     }
@@ -245,9 +247,26 @@ static void visit_objects(void (*visit)(struct object *, const ElfW(Rela) *, con
     dl_iterate_phdr(visit_object, &visit);
 }
 
+// Another tool may put its own functions where our hooks are; then nothing is seen of these calls any more.
+static void count_taken(void) {
+    taken = 0;
+    for (size_t i = 0; i < count; i++) {
+        uintptr_t value = __atomic_load_n(entries[i].at, __ATOMIC_RELAXED);
+        if (!entries[i].hook)
+            continue;
+        if (value != entries[i].hook && within(&allocator, value))
+            looks = 1;   // it has put back what it knows of
+        else
+            taken += value != entries[i].hook;
+    }
+}
+
+// No object can go while the loader lists them, so if none has gone, all entries are there.
 static int note_changes(struct dl_phdr_info *info, size_t size, void *changed) {
     (void)size;
     *(bool *)changed = info->dlpi_adds != opened || info->dlpi_subs != closed;
+    if (!*(bool *)changed && !looks)
+        count_taken();
     opened = info->dlpi_adds;
     closed = info->dlpi_subs;
     return 1;
@@ -287,11 +306,16 @@ size_t got_redirected(void) {
     return count;
 }
 
+size_t got_taken(void) {
+    return taken;
+}
+
 size_t got_put_back(size_t *left) {
     loader_lock();
     put_back = stuck = 0;
     visit_objects(restore);
     looks = 0;
+    taken = 0;
     if (!stuck)
         count = 0;
     loader_unlock();

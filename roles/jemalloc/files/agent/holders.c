@@ -138,7 +138,7 @@ static void put_thread(const struct look *look, struct json *json, int tid) {
 }
 
 static void put_node(const struct look *look, struct json *json, const struct reach_node *node) {
-    static const char *const kinds[] = {"global", "thread_local", "stack", "thread", "mapped", "java_heap", "block"};
+    static const char *const kinds[] = {"global", "thread_local", "stack", "thread", "mapped", "java_heap", "epoll", "block"};
     json_open(json, NULL, '{');
     json_string(json, "kind", kinds[node->kind]);
     if (node->kind == REACH_BLOCK) {
@@ -389,8 +389,10 @@ static bool take(struct look *look, int64_t milliseconds, size_t samples, int64_
         return false;
     look->living_blocks -= look->roots.waiting < look->living_blocks ? look->roots.waiting : look->living_blocks;
     roots_follow(&look->roots);
-    if (count_all(look, age).lost)
+    if (count_all(look, age).lost) {
+        roots_follow_epolls(&look->roots);
         reach_run_all(&look->reach);
+    }
     return true;
 }
 
@@ -398,7 +400,8 @@ static void tell(struct look *look, struct holders_told *told, int64_t age) {
     struct counts counts = count_all(look, age);
     *told = (struct holders_told){
         .in_time = !look->pages.late,
-        .complete = !look->pages.late && !look->reach.full && !look->roots.full && !look->pages.swapped,
+        .complete = !look->pages.late && !look->reach.full && !look->roots.full && !look->pages.swapped &&
+                    !look->pages.failed,
         .milliseconds = clock_monotonic() - look->pages.began,
         .read = look->pages.read,
         .swapped = look->pages.swapped,

@@ -24,18 +24,35 @@
 #define NAMED 4     // the largest are named
 
 struct other {
-    int pid;
+    int pid, living;   // the latter: a thread of it that has not ended
     int64_t resident;
     char name[32];
 };
 
-static bool measure(struct other *other) {
+static int64_t resident_of(int task) {
     char path[64], statm[256];
-    snprintf(path, sizeof path, "/proc/%d/statm", other->pid);
-    if (owned_slurp(path, statm, sizeof statm) <= 0)
-        return false;
-    other->resident = facts_resident(statm);
-    return true;
+    snprintf(path, sizeof path, "/proc/%d/statm", task);
+    return owned_slurp(path, statm, sizeof statm) > 0 ? facts_resident(statm) : -1;
+}
+
+static void measure_thread(void *measured, const struct owned *directory, const char *name) {
+    struct other *other = measured;
+    (void)directory;
+    if (other->resident <= 0 && atoi(name) > 0) {
+        other->living = atoi(name);
+        other->resident = resident_of(other->living);
+    }
+}
+
+// False if it has ended. Of a main thread that has ended (pthread_exit) no memory is told, but of the others.
+static bool measure(struct other *other) {
+    char path[64];
+    other->living = other->pid;
+    other->resident = resident_of(other->pid);
+    snprintf(path, sizeof path, "/proc/%d/task", other->pid);
+    if (other->resident == 0)
+        (void)owned_list(path, measure_thread, other);
+    return other->resident >= 0;
 }
 
 // Keeps the largest, in their order.
@@ -59,7 +76,7 @@ static void put(struct json *json, struct other *other) {
         json_bytes(json, "name", other->name, strcspn(other->name, "\n"));
     else
         json_null(json, "name");
-    snprintf(path, sizeof path, "/proc/%d/exe", other->pid);
+    snprintf(path, sizeof path, "/proc/%d/exe", other->living);
     length = readlink(path, executable, sizeof executable);
     if (length > 0)
         json_bytes(json, "exe", executable, (size_t)length);

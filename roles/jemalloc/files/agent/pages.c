@@ -19,6 +19,7 @@
 #define PATIENCE 5               // times the processor time, where others want the processor, too
 #define PRESENT (UINT64_C(1) << 63)
 #define SWAPPED (UINT64_C(1) << 62)
+#define GUARD (UINT64_C(1) << 58)   // MADV_GUARD_INSTALL, of which glibc makes the guards of stacks: it holds nothing
 
 static int64_t processor_time(void) {
     struct timespec time;
@@ -53,7 +54,7 @@ static const struct pages_chunk *chunk_of(struct pages *pages, uintptr_t page) {
         length = pread(pages->map.fd, states, sizeof states, (off_t)(number * sizeof states));
     for (size_t i = 0; i < PAGES_CHUNK && (ssize_t)((i + 1) * sizeof *states) <= length; i++) {
         chunk->present[i / 64] |= (uint64_t)!!(states[i] & PRESENT) << i % 64;
-        chunk->swapped[i / 64] |= (uint64_t)!!(states[i] & SWAPPED) << i % 64;
+        chunk->swapped[i / 64] |= (uint64_t)((states[i] & (SWAPPED | GUARD)) == SWAPPED) << i % 64;
     }
     return chunk;
 }
@@ -83,14 +84,35 @@ uintptr_t pages_next_chunk(struct pages *pages, uintptr_t at, bool *any) {
     return (at / pages->page / PAGES_CHUNK + 1) * PAGES_CHUNK * pages->page;
 }
 
+uintptr_t pages_run(struct pages *pages, uintptr_t at, uintptr_t low) {
+    uintptr_t page = at / pages->page, start = at + 1;
+    for (; start > low && page && in_time(pages); start = page-- * pages->page) {
+        const struct pages_chunk *chunk = chunk_of(pages, page);
+        if (!has(chunk->present, page) && !has(chunk->swapped, page))
+            break;
+    }
+    return start > low ? start : low;
+}
+
+static bool is_there_now(const struct pages *pages, uintptr_t at) {
+    uint64_t state = 0;
+    return owned_still(&pages->map) &&
+           pread(pages->map.fd, &state, sizeof state, (off_t)(at / pages->page * sizeof state)) == sizeof state && state & PRESENT;
+}
+
+// What was unmapped meanwhile is not missed. What is there, and was at each try, the kernel shows to nobody (memfd_secret(2)).
 static bool peek(struct pages *pages, uintptr_t at, void *to, size_t size) {
-    ssize_t length = owned_still(&pages->memory) ? pread(pages->memory.fd, to, size, (off_t)at) : -1;
-    if (length == (ssize_t)size) {
-        pages->read += size;
-        return true;
+    bool there = true;
+    for (int tried = 0; there && tried < 3; tried++) {
+        ssize_t length = owned_still(&pages->memory) ? pread(pages->memory.fd, to, size, (off_t)at) : -1;
+        if (length == (ssize_t)size) {
+            pages->read += size;
+            return true;
+        }
+        there = is_there_now(pages, at + (length > 0 ? (size_t)length : 0));
     }
     memset(to, 0, size);
-    pages->failed += size;
+    pages->failed += there ? size : 0;
     return false;
 }
 

@@ -46,6 +46,8 @@ void pages_close(struct pages *pages);
 // The words of [at, at + size), at most PAGES_PIECE bytes of them, into pages->words; zeros where no page is. `at` is
 // aligned to words. Returns how many; 0 if there is nothing to see, or no time.
 size_t pages_words(struct pages *pages, uintptr_t at, size_t size);
+// Where the run of pages that were ever touched begins in which `at` lies, not below `low`; at + 1: it lies in none.
+uintptr_t pages_run(struct pages *pages, uintptr_t at, uintptr_t low);
 // Where the next chunk begins; *any: whether one of its pages from `at` on may be there. Asked often; late when it is.
 uintptr_t pages_next_chunk(struct pages *pages, uintptr_t at, bool *any);
 

@@ -15,6 +15,12 @@
 
 #include <string.h>
 
+#if defined(__x86_64__)
+#define ADDRESS (UINT64_MAX >> 17)   // that a process has, unless it asks for others
+#else
+#define ADDRESS (UINT64_MAX >> 16)
+#endif
+
 static uint32_t place_of(const struct reach_node *node) {
     uint64_t hash = node->parent + ((uint64_t)node->kind << 20) + ((uint64_t)(uint16_t)node->file << 24) + ((uint64_t)node->tid << 40);
     hash = (hash ^ node->at) * UINT64_C(0x9e3779b97f4a7c15);
@@ -136,10 +142,16 @@ static void push(struct reach *reach, uintptr_t address, uint16_t node) {
         reach->queue[(reach->head + reach->count++) % REACH_QUEUE] = (uint64_t)address << 16 | node;
 }
 
+// Programs keep marks and counts in the bits that no address has, as boost::lockfree does.
+static bool leads_to(const struct reach *reach, uint64_t word, struct block *block) {
+    const struct blocks *blocks = reach->blocks;
+    word &= ADDRESS;
+    return word - blocks->low < blocks->high - blocks->low && blocks_find(blocks, word, block);
+}
+
 bool reach_is_new(struct reach *reach, uint64_t word, size_t *size) {
     struct block block;
-    if (word - reach->blocks->low >= reach->blocks->high - reach->blocks->low ||
-        !blocks_find(reach->blocks, word, &block))
+    if (!leads_to(reach, word, &block))
         return false;
     uint64_t bit;
     const uint64_t *seen = mark_of(reach, block.start, &bit);
@@ -149,8 +161,7 @@ bool reach_is_new(struct reach *reach, uint64_t word, size_t *size) {
 
 void reach_point(struct reach *reach, uint64_t word, uint16_t node) {
     struct block block;
-    if (word - reach->blocks->low >= reach->blocks->high - reach->blocks->low ||
-        !blocks_find(reach->blocks, word, &block) || !mark(reach, block.start))
+    if (!leads_to(reach, word, &block) || !mark(reach, block.start))
         return;
     struct sample *sample = blocks_may_be_sample(reach->blocks, block.start) ? blocks_sample(reach->blocks, block.start) : NULL;
     if (sample && sample->block.start == block.start)

@@ -28,7 +28,7 @@
 #define REACH_SMALL 16384         // bytes of a block that is counted by its size
 #define REACH_DULL 64             // blocks of one kind that have led to nothing new: the others can wait
 
-enum reach_kind { REACH_GLOBAL, REACH_THREAD_LOCAL, REACH_STACK, REACH_THREAD, REACH_MAPPED, REACH_JAVA_HEAP, REACH_BLOCK };
+enum reach_kind { REACH_GLOBAL, REACH_THREAD_LOCAL, REACH_STACK, REACH_THREAD, REACH_MAPPED, REACH_JAVA_HEAP, REACH_EPOLL, REACH_BLOCK };
 
 // A step on a way: a root, or blocks of one size and type that the steps before lead to.
 struct reach_node {

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "roots.h"
 
+#include "epolls.h"
 #include "hotspot.h"
 #include "maps.h"
 
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #define RED_ZONE 128             // below the stack pointer
+#define NEAR_TOP 4096            // bytes between a thread's stack and its thread-local memory, at most
 #define NEAR 512                 // bytes between elements of an array, and between those that are told
 #define ARRAY 64                 // elements that are told each, in any case
 
@@ -56,9 +58,10 @@ static const char *kept_name(struct roots *roots, const char *name) {
     return to;
 }
 
-// Whether reading it could wait for a device. What is below /dev/shm, and /dev/zero, is memory.
+// Whether reading it could wait for a device. What is below /dev/shm and /dev/hugepages, and /dev/zero, is memory.
 static bool is_device(const char *path) {
-    return !strncmp(path, "/dev/", 5) && strncmp(path, "/dev/shm/", 9) && strncmp(path, "/dev/zero", 9);
+    return !strncmp(path, "/dev/", 5) && strncmp(path, "/dev/shm/", 9) && strncmp(path, "/dev/zero", 9) &&
+           strncmp(path, "/dev/hugepages", 14);
 }
 
 static bool list_areas(struct roots *roots) {
@@ -66,7 +69,8 @@ static bool list_areas(struct roots *roots) {
     if (!maps_open(&reader))
         return false;
     while (maps_next(&reader, &mapping)) {
-        if (!mapping.writable || !strncmp(mapping.path, "[v", 2) || is_device(mapping.path))
+        bool sealed = mapping.anonymous && !mapping.none;   // it was written to, and may be read alone by now
+        if (!(mapping.writable || sealed) || !strncmp(mapping.path, "[v", 2) || is_device(mapping.path))
             continue;
         if (roots->area_count == ROOTS_AREAS) {
             roots->full = true;
@@ -203,9 +207,13 @@ static const struct roots_area *area_of(const struct roots *roots, uintptr_t add
     return NULL;
 }
 
-// The memory around a thread's stack pointer or, while it runs, below its descriptor. Above that another one's may follow.
+// Where a thread's stack lies, from the lowest page that was touched; empty where that is not known. Other memory may lie in
+// the same mapping: that of a fiber is a part of what the service mapped, and from glibc 2.42 on no mapping ends at a stack.
+// So it is libc's if all was touched from the stack pointer up to the thread's descriptor.
 static bool stack_of(const struct roots *roots, const struct thread *thread, struct roots_range *stack) {
-    uintptr_t inside = thread->stack ? thread->stack : thread->descriptor;
+    uintptr_t locals = thread->descriptor + (uintptr_t)roots->objects->thread_low - NEAR_TOP;
+    uintptr_t top = thread->descriptor + (uintptr_t)roots->objects->thread_high;
+    uintptr_t inside = thread->stack ? thread->stack : locals;
     const struct roots_area *area = area_of(roots, inside);
     struct block block;
     if (!inside || !area)
@@ -213,8 +221,13 @@ static bool stack_of(const struct roots *roots, const struct thread *thread, str
     *stack = area->range;
     if (roots->reach->blocks->find && blocks_find(roots->reach->blocks, inside, &block))
         *stack = (struct roots_range){block.start, block.start + block.size};   // which the service allocated itself
-    uintptr_t top = thread->descriptor + (uintptr_t)roots->objects->thread_high;
-    if (thread->descriptor >= inside && thread->descriptor < stack->end && top < stack->end)
+    else if (strcmp(area->name, "[stack]"))
+        stack->start = thread->descriptor < inside || thread->descriptor >= stack->end
+                           ? UINTPTR_MAX
+                           : pages_run(roots->reach->pages, locals > inside ? locals : inside, stack->start);
+    if (stack->start > inside)
+        *stack = (struct roots_range){inside, inside};   // it is looked at with the rest
+    else if (thread->descriptor >= inside && thread->descriptor < stack->end && top < stack->end)
         stack->end = top;
     return true;
 }
@@ -259,8 +272,7 @@ static void follow_rest(struct roots *roots) {
 
 void roots_follow(struct roots *roots) {
     const struct objects *objects = roots->objects;
-    struct thread own = {.stack = (uintptr_t)&objects, .descriptor = (uintptr_t)pthread_self()};
-    struct roots_range stack;
+    uintptr_t own_top = (uintptr_t)pthread_self() + (uintptr_t)objects->thread_high;
     for (int i = 0; i < objects->data_count; i++) {
         const struct objects_range *range = &objects->data[i];
         roots_leave_out(roots, range->start, range->end);
@@ -274,9 +286,20 @@ void roots_follow(struct roots *roots) {
     reach_run(roots->reach);
     for (int i = 0; i < roots->threads->count; i++)
         follow_stack(roots, &roots->threads->thread[i]);
-    if (stack_of(roots, &own, &stack))
-        roots_leave_out(roots, stack.start, stack.end);
+    roots_leave_out(roots, own_top - THREADS_OWN_STACK, own_top);
     reach_run(roots->reach);
     follow_rest(roots);
+    reach_run(roots->reach);
+}
+
+static void add_waiting(void *context, uint64_t word) {
+    struct roots *roots = context;
+    reach_point(roots->reach, word, reach_node(roots->reach, (struct reach_node){.kind = REACH_EPOLL, .file = -1}));
+}
+
+void roots_follow_epolls(struct roots *roots) {
+    for (int i = 0; i < roots->threads->count && !roots->reach->pages->late; i++)
+        if (epolls_look(roots->threads->thread[i].tid, add_waiting, roots))
+            break;   // all threads have the same files
     reach_run(roots->reach);
 }

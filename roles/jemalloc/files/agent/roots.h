@@ -33,7 +33,7 @@ struct roots {
     bool full;                   // something did not fit
     struct roots_range java;     // its heap
     uint32_t area_count, rest_count, out_count;
-    struct roots_area area[ROOTS_AREAS];     // what can be written to
+    struct roots_area area[ROOTS_AREAS];     // what can be written to, or could
     struct roots_range rest[ROOTS_AREAS];    // of these, what is not the allocator's
     struct roots_range out[ROOTS_AREAS];     // no holders, and what is looked at by itself; sorted, apart
     uint64_t waiting;            // blocks in a thread's cache, to be used again
@@ -45,5 +45,6 @@ struct roots {
 void roots_leave_out(struct roots *roots, uintptr_t start, uintptr_t end);   // no pointer in there holds anything
 bool roots_look(struct roots *roots);    // lists all memory and, in reach->blocks, the blocks. False: it cannot be listed
 void roots_follow(struct roots *roots);  // variables first, then threads, then the rest
+void roots_follow_epolls(struct roots *roots);   // what only the kernel has
 
 #endif

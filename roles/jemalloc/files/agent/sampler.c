@@ -371,6 +371,10 @@ size_t sampler_entries(void) {
     return got_redirected();
 }
 
+size_t sampler_taken(void) {
+    return got_taken();
+}
+
 uint64_t sampler_spent(void) {
     return atomic_load(&sampler.spent);
 }

@@ -18,7 +18,8 @@ bool sampler_active(void);           // never in a forked child
 size_t sampler_lg_interval(void);
 bool sampler_follow(void);           // objects that the process opened or closed; true: call it each second
 size_t sampler_detach(size_t *left); // how many entries were put back; `left`: how many could not be
-size_t sampler_entries(void);        // that lead to hooks
+size_t sampler_entries(void);        // that were led to hooks
+size_t sampler_taken(void);          // of these, how many another tool has led elsewhere since
 uint64_t sampler_unseen(void);       // objects whose death went past the hooks
 uint64_t sampler_spent(void);        // nanoseconds that the hooks took for what is sampled, ever
 

@@ -68,6 +68,12 @@ void sampling_begin(struct sampling *sampling) {
 
 int64_t sampling_work(struct sampling *sampling, int64_t now) {
     bool follows = feeder_follow();
+    size_t taken = feeder_taken();
+    if (taken && feeder_active()) {   // of what lives by now nobody would see the end: all of it would look like a leak
+        sampling_switch(sampling, false);
+        problem_note(sampling->problem, "another tool has put its functions into %zu of the entries that led to the agent, "
+                     "so sampling is off", taken);
+    }
     if (sampling->facts->active_since)
         images_note();
     if (!sampling->facts->active_since || sampling->facts->unwinder == UNWINDER_BUILTIN)

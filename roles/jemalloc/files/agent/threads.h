@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define THREADS 4096
+#define THREADS_OWN_STACK (256 << 10)   // bytes of the agent's
 
 struct thread {
     int tid;

@@ -45,6 +45,7 @@
 #endif
 
 #define STACK_LIMIT (16u << 20)   // farther from its top a stack is not probed
+#define OTHER_STACK (256u << 10) // of another stack is looked at, at most
 #define UNCHECKED __attribute__((no_sanitize("address", "thread")))   // it reads frames, which are no C objects
 
 static struct {
@@ -176,13 +177,24 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
     return _URC_NO_REASON;
 }
 
-// True once the walk is over, or at a frame without a table; false: the walk is one for libgcc.
+// True once the walk is over, or at a frame without a table; false: the walk is one for libgcc. That reads the code at each
+// return address, and dies of the first that is none: what lies at the start of a coroutine's stack may be anything. So
+// another stack than the thread's own is followed here, too, as far as there are pages.
 static bool follow_tables(struct walk *walk, struct frame frame) {
-    uintptr_t top = stack_top(frame.stack);
-    while (top) {
+    uintptr_t top = stack_top(frame.stack), most = top;
+    if (!top) {
+        top = (frame.stack & -page_size) + page_size;
+        most = top + OTHER_STACK;
+    }
+    for (;;) {
         switch (cfi_step(&frame, top)) {
         case CFI_HARD:
             return false;
+        case CFI_BEYOND:
+            if (top == most || !readable(top))
+                return frame.inner;   // then libgcc may not be asked
+            top += page_size;
+            continue;
         case CFI_FIRST:
             walk->ended = true;
             return true;
@@ -200,7 +212,6 @@ static bool follow_tables(struct walk *walk, struct frame frame) {
         walk->pointer = frame.pointer;
         walk->cfa = frame.stack;
     }
-    return false;
 }
 
 // Where the caller is, in its code and in its stack. The address is behind its instruction, as a return address is.

@@ -73,7 +73,7 @@ def test_what_the_agent_writes_is_read() -> None:
     assert (look.sizes, stack.sizes) == (((32, 12, 7), (96, 60, 0)), (96, 112))
 
 
-@pytest.mark.parametrize(("key", "value"), [("in_time", False), ("room", False), ("swapped", 4096)])
+@pytest.mark.parametrize(("key", "value"), [("in_time", False), ("room", False), ("swapped", 4096), ("failed", 4096)])
 def test_a_look_that_has_not_seen_everything_is_not_complete(key: str, value: object) -> None:
     assert not parsed({**told(), key: value}).complete
 

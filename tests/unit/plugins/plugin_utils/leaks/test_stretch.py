@@ -66,6 +66,12 @@ def test_what_is_left_out_is_told() -> None:
     assert (verdict.answer, verdict.reason) == (Answer.NO_LEAK, told)
 
 
+def test_sampling_that_ended_for_good_is_not_said_to_have_begun_anew() -> None:
+    stretch = newest(dumps(*[on(5.5)] * 3, OFF, OFF), 60)
+    assert [capture.sequence for capture in stretch.captures] == [0, 1, 2]
+    assert stretch.caution == "2 other dumps are left out, because sampling was off then"
+
+
 def test_before_the_clock_was_set_back_is_another_time() -> None:
     """The first two dumps were made after a boot with a clock that was two minutes ahead."""
     found = dumps(*[on(5.5)] * 6)

@@ -32,6 +32,7 @@ NODES = (
     Node("block", 0, 100, many=True),
     Node("thread", thread=19),
     Node("java_heap"),
+    Node("epoll"),
 )
 NAMES = {(CACHE, False): "session_cache", (TABLE, False): "vtable for Session", (LOCAL, True): "mine"}
 
@@ -177,6 +178,12 @@ def test_parts_are_shares_with_intervals_and_the_rare_ones_are_told_together() -
     assert [(part.kind, part.samples) for part in one.parts] == [("lost", 100), ("global", 90), ("otherwise", 10)]
     assert one.parts[0].low < 0.5 < one.parts[0].high
     assert one.text.startswith("50 % (43 to 57 %) lost: nothing leads to them; 45 % (38 to 52 %) kept by global")
+
+
+def test_what_only_the_kernel_has_is_told_with_where_to_look() -> None:
+    one = said(told(0, (9, 50)))
+    assert one.text.startswith("100 % (92 to 100 %) kept by the kernel alone, to be told with an event of epoll (50 ")
+    assert "who should close" in one.next_step
 
 
 def test_a_variable_without_a_name_is_an_address() -> None:
