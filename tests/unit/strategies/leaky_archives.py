@@ -116,7 +116,7 @@ def fill(root: Path, scratch: Path, dumps: int = 12, step: float = 300.0) -> Arc
     assert build_id
     archive.add_image(build_id, libz().name, libz())
     for number in range(dumps):
-        for host, leaked in (("app1", 10 + 5 * number), ("app2", 20)):
+        for host, leaked in (("app1", 10 + 5 * number), ("app2", 21)):
             add(
                 archive,
                 scratch,
