@@ -342,6 +342,22 @@ def test_what_the_kernel_shows_to_nobody_may_hold_anything(start: Start) -> None
     assert told["in_time"] and told["room"] and told["failed"] == 4096
 
 
+def test_the_epolls_of_a_service_with_many_files_are_let_alone(start: Start) -> None:
+    """Nobody can wait for files while a list of them is written."""
+    service = start(
+        compiled("data", [PROGRAMS / "data.c"]), "many", conf="lg_prof_sample:10", popen={"stdin": subprocess.PIPE}
+    )
+    service.wait_until_active()
+    if service.do("") != "ready":
+        pytest.skip("no process may have so many files here (ulimit -Hn)")
+
+    def look() -> dict[str, Any] | None:
+        told: dict[str, Any] = service.ask("holders")["holders"]
+        return told if told["lost"] else None
+
+    assert not wait_for("something to be lost", look)["complete"]
+
+
 @pytest.mark.soak_only
 def test_a_thousand_looks_at_what_never_rests(start: Start) -> None:
     program = built()

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // SPDX-FileCopyrightText: Offheap contributors
 //
-// data kept|lost|hidden|secret: after a line, a table of blocks without pointers; "lost": of some more nobody knows; "hidden": some
-// in the middle of the table alone lead to others; "secret": a page is there that the kernel shows to nobody, if it can.
+// data kept|lost|hidden|secret|many: after a line, a table of blocks without pointers; "lost": of some more nobody knows; "hidden": some
+// in the middle of the table alone lead to others; "secret": a page is there that the kernel shows to nobody, if it can; "many":
+// as "lost", with many open files, if it may have them.
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,6 +22,7 @@
 #define SIZE 16384
 #define FEW 50
 #define FEW_SIZE 5000
+#define FILES 10100
 
 extern char *volatile table[BLOCKS];
 char *volatile table[BLOCKS];
@@ -55,15 +58,27 @@ static bool keep_secret(void) {
     return page != MAP_FAILED && memset(page, 1, 4096);
 }
 
+static bool open_many(void) {
+    struct rlimit limit;
+    int last = 0;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    while (last >= 0 && last < FILES)
+        last = dup(0);
+    return last >= 0;
+}
+
 int main(int count, char **words) {
     if (count != 2 || getchar() < 0)
         return 2;
     kept_data();
     if (*words[1] == 'h')
         hide(NULL);
-    for (int i = 0; *words[1] == 'l' && i < FEW; i++)
+    for (int i = 0; strchr("lm", *words[1]) && i < FEW; i++)
         lost_few();
-    puts(*words[1] != 's' || keep_secret() ? "ready" : "cannot");
+    bool can = *words[1] == 's' ? keep_secret() : *words[1] == 'm' ? open_many() : true;
+    puts(can ? "ready" : "cannot");
     fflush(stdout);
     return getchar() < 0;
 }

@@ -16,7 +16,6 @@
 
 struct looking {
     int tid;
-    bool any;
     void (*visit)(void *context, uint64_t word);
     void *context;
 };
@@ -44,13 +43,17 @@ static void read_list(const struct looking *looking, const char *path) {
     owned_close(&file);
 }
 
+static void count(void *context, const struct owned *directory, const char *name) {
+    (void)directory;
+    *(size_t *)context += *name >= '0' && *name <= '9';
+}
+
 static void look(void *context, const struct owned *directory, const char *name) {
-    struct looking *looking = context;
+    const struct looking *looking = context;
     char path[64], what[32] = "";
     (void)directory;
     if (*name < '0' || *name > '9')
         return;
-    looking->any = true;
     snprintf(path, sizeof path, "/proc/self/task/%d/fd/%.20s", looking->tid, name);
     if (readlink(path, what, sizeof what - 1) < 0 || strcmp(what, "anon_inode:[eventpoll]"))
         return;
@@ -58,9 +61,17 @@ static void look(void *context, const struct owned *directory, const char *name)
     read_list(looking, path);
 }
 
-bool epolls_look(int tid, void (*visit)(void *context, uint64_t word), void *context) {
-    struct looking looking = {tid, false, visit, context};
+size_t epolls_files(int tid) {
+    size_t files = 0;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/task/%d/fd", tid);
-    return owned_list(path, look, &looking) && looking.any;
+    (void)owned_list(path, count, &files);
+    return files;
+}
+
+void epolls_look(int tid, void (*visit)(void *context, uint64_t word), void *context) {
+    struct looking looking = {tid, visit, context};
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/fd", tid);
+    (void)owned_list(path, look, &looking);
 }

@@ -5,10 +5,12 @@
 #ifndef OFFHEAP_EPOLLS_H
 #define OFFHEAP_EPOLLS_H
 
-#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-// Of a thread's open files. False if it has none: a main thread that has ended.
-bool epolls_look(int tid, void (*visit)(void *context, uint64_t word), void *context);
+#define EPOLLS_FILES 10000   // with more of them open a list may be so long that a service would feel the wait
+
+size_t epolls_files(int tid);   // that a thread has open; a main thread that has ended has none
+void epolls_look(int tid, void (*visit)(void *context, uint64_t word), void *context);   // of these files
 
 #endif

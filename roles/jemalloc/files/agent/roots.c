@@ -298,8 +298,14 @@ static void add_waiting(void *context, uint64_t word) {
 }
 
 void roots_follow_epolls(struct roots *roots) {
-    for (int i = 0; i < roots->threads->count && !roots->reach->pages->late; i++)
-        if (epolls_look(roots->threads->thread[i].tid, add_waiting, roots))
-            break;   // all threads have the same files
+    size_t files = 0;   // all threads have the same
+    for (int i = 0; i < roots->threads->count && !files && !roots->reach->pages->late; i++) {
+        int tid = roots->threads->thread[i].tid;
+        files = epolls_files(tid);
+        if (files > EPOLLS_FILES)
+            roots->full = true;
+        else
+            epolls_look(tid, add_waiting, roots);
+    }
     reach_run(roots->reach);
 }
