@@ -105,7 +105,7 @@ def _bring(archive: Archive, directory: Path, host: str, library: Path | None) -
     if library:
         archive.add_image(build_id, library.name, library)
     for number in range(8):
-        content = leaky_archives.dump_text(20 + 5 * number, 30)
+        content = leaky_archives.dump_text(20 + 5 * number, 30 + int(host[-1]))
         facts = leaky_archives.facts(content, host, number, leaky_archives.START + 300.0 * number)
         (directory / "dump").write_bytes(content)
         said = tuple(replace(image, sha256=sha256) for image in facts.images if isinstance(image, KnownImage))
