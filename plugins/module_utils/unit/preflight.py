@@ -33,10 +33,11 @@ _CONTAINER_ENGINES = """
     lxc-start lxc-execute systemd-nspawn machinectl apptainer singularity
 """
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[\s;]))#.*$")
+# The words before LD_PRELOAD are counted, or a script of nothing but "env" would take hours.
 _PRELOAD_ASSIGNMENT = re.compile(
     r"""\b(?P<name>LD_PRELOAD|MALLOC_CONF)=(?P<value>(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;&|"'])*)"""
-    r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+)*LD_PRELOAD\b|\benv[ \t]+-i\b"
-    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+)*-u[ \t]*LD_PRELOAD\b)"
+    r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+){0,32}LD_PRELOAD\b|\benv[ \t]+-i\b"
+    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+){0,32}-u[ \t]*LD_PRELOAD\b)"
 )
 # What has been proven within ``proven_once``, by library and options.
 _PROVEN: list[dict[tuple[str, str], proof.Proof]] = []

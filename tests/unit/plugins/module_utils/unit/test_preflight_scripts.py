@@ -18,6 +18,13 @@ LIBRARY = "/opt/offheap/jemalloc/none/lib/libjemalloc.so.2"
 PLAIN = drop_in.Environment({}, [])
 
 
+@pytest.mark.parametrize("word", ["env ", "unset ", "env -u "])
+def test_a_script_of_one_word_takes_no_hours(tmp_path: Path, word: str) -> None:
+    """It may belong to the service's user, and root reads it."""
+    start = programs.script(tmp_path, "start", f"#!/bin/sh\n{word * 100_000}\n")
+    preflight.check_wrappers(unit(start), LIBRARY, PLAIN)
+
+
 @pytest.mark.parametrize(
     "line",
     [
