@@ -167,14 +167,8 @@ def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
     if module.params["purge_spool"]:
         # In check mode, the restart that a playbook makes before this has not happened.
         in_use = bool(carrying) and not module.check_mode
-        remaining = listing.remaining(places.SPOOLS, unit.name)
-        spool_directory.purge(changes, spool, in_use, [] if module.params["discard_dumps"] else remaining.waiting)
-        if remaining.lost:
-            name, reason = next(iter(remaining.lost.items()))
-            module.warn(
-                f"{spool} was removed with {len(remaining.lost)} dumps that could never be collected, the first was"
-                f" {name}: {reason}"
-            )
+        for name in unit.names:
+            _purge(module, changes, name, in_use)
     return {
         "changed": changes.any,
         "diff": changes.diff(),
@@ -183,6 +177,17 @@ def absent(module: AnsibleModule, unit: service.Service) -> dict[str, Any]:
         "restart_needed": unit.is_running and bool(carrying),
         "spool": spool,
     }
+
+
+def _purge(module: AnsibleModule, changes: Changes, unit: str, in_use: bool) -> None:
+    spool, remaining = places.spool_of(unit), listing.remaining(places.SPOOLS, unit)
+    spool_directory.purge(changes, spool, in_use, [] if module.params["discard_dumps"] else remaining.waiting)
+    if remaining.lost:
+        name, reason = next(iter(remaining.lost.items()))
+        module.warn(
+            f"{spool} was removed with {len(remaining.lost)} dumps that could never be collected, the first was"
+            f" {name}: {reason}"
+        )
 
 
 def main() -> NoReturn:

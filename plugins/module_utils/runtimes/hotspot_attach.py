@@ -14,10 +14,10 @@ This module is private to the collection.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
+import sys
 from typing import IO, Callable, Collection
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import limits
@@ -211,6 +211,10 @@ def _prepare_entry(jvm: Jvm, proc: str, stack: contextlib.ExitStack) -> Callable
         stack.callback(os.close, fd)
         return fd
 
+    try:
+        import ctypes  # here: a Python that somebody has built may be without it, and only a JVM wants it
+    except ImportError as exc:
+        raise HotspotError(f"asking JVM {jvm.pid} needs ctypes, which {sys.executable} does not have") from exc
     base = procfs.directory(jvm.pid, proc)
     libc = ctypes.CDLL(None, use_errno=True)
     privileged = os.geteuid() == 0

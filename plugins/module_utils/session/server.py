@@ -14,6 +14,7 @@ import importlib
 import os
 import select
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -98,12 +99,15 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         if part is None or part.message is None:
             return
         question = part.message["ask"]
-        module = importlib.import_module(f"{__package__}.{_ANSWERED_BY[question]}")
         with way:
             try:
+                module = importlib.import_module(f"{__package__}.{_ANSWERED_BY[question]}")
                 answer: dict[str, Any] = {"answer": module.ANSWERS[question](part.message, way.write)}
             except (OffheapError, OSError) as exc:
                 answer = {"error": str(exc)}
+            except ImportError as exc:  # a Python that somebody has built may be without a part, such as ctypes
+                told = f"{sys.executable} is not a whole Python: {exc}"
+                answer = {"error": f"{told}. Set ansible_python_interpreter to another one"}
             except Exception as exc:  # a bug of ours; who only saw the connection end would take it for a dead host
                 answer = {"error": _bug(exc)}
             wire.write_message(way.write, answer)

@@ -10,6 +10,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -22,7 +23,6 @@ from typing import IO, Any, Callable, NamedTuple, cast
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.wire import PACKED
-from ansible_collections.offheap.profiler.plugins.module_utils.spool import zstd
 
 #: of gzip: heap dumps shrink to an eighth already, and the next levels cost the service CPU for a few per cent more
 _LEVEL = 1
@@ -194,10 +194,14 @@ def _write(output: _Output, items: list[Item]) -> tuple[dict[str, int], dict[str
 
 
 def _compressed(output: _Output) -> Any:
-    """What packs all that is written to it: with zstd, or with gzip where the host has no libzstd."""
-    found = zstd.library()
-    if found is not None:
-        return zstd.Writer(found, output.write)
+    """What packs all that is written to it: with zstd, or with gzip where the host has no libzstd, or its Python no
+    ctypes."""
+    with contextlib.suppress(ImportError):
+        from ansible_collections.offheap.profiler.plugins.module_utils.spool import zstd
+
+        found = zstd.library()
+        if found is not None:
+            return zstd.Writer(found, output.write)
     return gzip.GzipFile(fileobj=cast(IO[bytes], output), mode="wb", compresslevel=_LEVEL, mtime=0)
 
 

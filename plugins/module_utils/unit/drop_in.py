@@ -154,6 +154,8 @@ def _read_environment_files(value: str, unit: str) -> dict[str, str]:
     optional = value.startswith("-")
     pattern = systemd.expand(value[1:] if optional else value, unit)
     variables: dict[str, str] = {}
+    if not pattern.startswith("/"):
+        return variables  # such as one in quotes: systemd warns, and starts the unit without it
     for path in sorted(glob.glob(pattern)) or [pattern]:
         try:
             # Line endings matter within quotes, so they are not translated.

@@ -33,10 +33,17 @@ _CONTAINER_ENGINES = """
     lxc-start lxc-execute systemd-nspawn machinectl apptainer singularity
 """
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[\s;]))#.*$")
+# The words before LD_PRELOAD are counted, or a script of nothing but "env" would take hours.
 _PRELOAD_ASSIGNMENT = re.compile(
     r"""\b(?P<name>LD_PRELOAD|MALLOC_CONF)=(?P<value>(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;&|"'])*)"""
-    r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+)*LD_PRELOAD\b|\benv[ \t]+-i\b"
-    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+)*-u[ \t]*LD_PRELOAD\b)"
+    r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+){0,32}LD_PRELOAD\b|\benv[ \t]+-i\b"
+    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+){0,32}-u[ \t]*LD_PRELOAD\b)"
+)
+# What ends in another user's login, which has an environment of its own (su(1), runuser(1)).
+_LOGIN = re.compile(
+    r"(?m)(?:\A|^[ \t]*exec[ \t]+)(?P<command>(?:/\S*/)?(?:su|runuser)[ \t]+"
+    r"(?:(?!-[cuw]|--command|--user|--whitelist|--[ \t])\S+[ \t]+){0,8}?(?:-l?|--login)(?!\S))"
+    r"(?!.*[ \t](?:-w|--whitelist))"
 )
 # What has been proven within ``proven_once``, by library and options.
 _PROVEN: list[dict[tuple[str, str], proof.Proof]] = []
@@ -125,6 +132,14 @@ def check_wrappers(service: Service, library: str, environment: drop_in.Environm
     texts = {path: programs.script_text(path) for path in [*service.commands, *words]}
     texts.update({f"line {number} of its ExecStart=": line for number, line in enumerate(service.arguments, 1)})
     for origin, text in texts.items():
+        login = _LOGIN.search(text or "")
+        if login:
+            raise Refusal(
+                "wrapper-overwrites-preload",
+                f"the start of {service.name} begins a login ({origin} contains '{login['command'].strip()}'), whose"
+                " environment is made anew. Ours would be lost silently. Set User= in the unit instead, or leave out"
+                " the - or -l",
+            )
         for match in _PRELOAD_ASSIGNMENT.finditer(_COMMENT.sub("", text or "")):
             name = match.group("name")
             if name == preload.MALLOC_CONF and not replaces:

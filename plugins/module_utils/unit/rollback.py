@@ -73,24 +73,28 @@ def units() -> list[str]:
 
 def take_out(changes: Changes, unit: service.Service) -> list[int]:
     """Remove our files, and the timer that takes profiles. Returns the processes that still run under them."""
-    timer.stop(changes, unit.name)
-    found = drop_in_files.installed(unit.name)
-    library = next((str(drop_in.read_record(path).get("library", "")) for path in found), None)
-    drop_in_files.remove(changes, unit.name)
+    under_us: set[int] = set()
+    for name in unit.names:
+        timer.stop(changes, name)
+        found = drop_in_files.installed(name)
+        library = next((str(drop_in.read_record(path).get("library", "")) for path in found), None)
+        drop_in_files.remove(changes, name)
+        under_us.update(service.pids_under_us(unit.pids(), name, library))
     drop_in_files.reload(changes, unit)
-    return service.pids_under_us(unit.pids(), unit.name, library)
+    return sorted(under_us)
 
 
 @dataclass
 class _Begun:
-    """A unit of which nothing of ours is left but what still runs. ``together`` are the units that its restart takes
-    along.
+    """A unit of which nothing of ours is left but what still runs, under any of its ``names``. ``together`` are the
+    units that its restart takes along.
 
     After a restart there is a ``watch``, or the ``error`` that kept the unit from coming up; ``looped`` is whether it
     ended again and again before, which one that ``was_well`` did not, ``failed`` whether systemd had given it up.
     """
 
     name: str
+    names: list[str]
     check_mode: bool
     changes: Changes
     together: list[str]
@@ -146,11 +150,11 @@ def _begin(
     ran_with_it: Sequence[str] = (),
     was_well: bool = False,
 ) -> _Begun:
-    begun = _Begun(name, check_mode, Changes(check_mode), list(ran_with_it), was_well)
+    begun = _Begun(name, [name], check_mode, Changes(check_mode), list(ran_with_it), was_well)
     try:
         unit = service.load(name)
-        begun.name, begun.failed = unit.name, unit.text["ActiveState"] == "failed"
-        if not check_mode and drop_in_files.installed(unit.name):
+        begun.name, begun.names, begun.failed = unit.name, unit.names, unit.text["ActiveState"] == "failed"
+        if not check_mode and any(map(drop_in_files.installed, unit.names)):
             _keep_trace(unit.name)
         carrying = take_out(begun.changes, unit)
         if always_restart or carrying or (not unit.is_running and _was_taken_down(unit)):
@@ -181,7 +185,8 @@ def _end(begun: _Begun) -> RolledBack:
         if begun.restarted and not begun.check_mode:
             _check_none_is_left(begun.name)
             down = dependents.bring_back(begun.together)
-        _remove_sockets(begun.changes, begun.name)
+        for name in begun.names:
+            _remove_sockets(begun.changes, name)
     except (OffheapError, OSError) as error:
         is_out = begun.restarted and not begun.check_mode and _is_out(begun.name)
         more = dependents.sentence(_still_down(begun.together), begun.name) if is_out else ""

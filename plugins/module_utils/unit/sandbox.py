@@ -24,13 +24,7 @@ def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list
     the unit start even if somebody has removed a directory.
     """
     directories = [os.path.dirname(library) for library in libraries]
-    for path in service.lists["InaccessiblePaths"]:
-        if (spool and _covers(path, spool)) or any(_covers(path, directory) for directory in directories):
-            raise Refusal(
-                "hidden-paths",
-                f"{service.name} has InaccessiblePaths={path}, which hides a library or the spool."
-                " Narrow it to what must be hidden",
-            )
+    _check_not_hidden(service, [*directories, *([spool] if spool else [])])
     opened = []
     if spool and service.text["DynamicUser"] == "yes":
         # Only systemd knows the transient user, so systemd must make the spool.
@@ -40,13 +34,27 @@ def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list
             opened.append(f"BindReadOnlyPaths=-{places.PRIVATE_SPOOLS}")
     elif spool and (service.text["ProtectSystem"] == "strict" or _any_covers(service.lists["ReadOnlyPaths"], spool)):
         opened.append(f"ReadWritePaths=-{_escaped(spool)}")
-    hidden = [word.partition(":")[0] for word in service.lists["TemporaryFileSystem"]]
+    hidden = _hidden(service)
     opened += [f"BindReadOnlyPaths=-{_escaped(path)}" for path in directories if _any_covers(hidden, path)]
     if spool and _any_covers(hidden, spool):
         opened.append(f"BindPaths=-{_escaped(spool)}")
     no_exec = service.lists["NoExecPaths"]
     opened += [f"ExecPaths={_escaped(path)}" for path in directories if _any_covers(no_exec, path)]
     return opened
+
+
+def _check_not_hidden(service: Service, ours: Sequence[str]) -> None:
+    for path in service.lists["InaccessiblePaths"]:
+        if any(_covers(path, place) for place in ours):
+            raise Refusal(
+                "hidden-paths",
+                f"{service.name} has InaccessiblePaths={path}, which hides a library or the spool, or the agent's"
+                " socket. Narrow it to what must be hidden",
+            )
+
+
+def _hidden(service: Service) -> list[str]:
+    return [word.partition(":")[0] for word in service.lists["TemporaryFileSystem"]]
 
 
 def _escaped(path: str) -> str:
@@ -69,8 +77,11 @@ def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[
 
 
 def socket_lines(service: Service) -> list[str]:
-    """Settings that give the agent's control socket a directory while the unit runs."""
-    return _directory_lines(service, "RuntimeDirectory", "/run", places.sockets_of(service.name))
+    """Settings that give the agent's control socket a directory while the unit runs, which its sandbox lets through."""
+    sockets = places.sockets_of(service.name)
+    _check_not_hidden(service, [sockets])
+    opened = _directory_lines(service, "RuntimeDirectory", "/run", sockets)
+    return [*opened, f"BindPaths=-{_escaped(sockets)}"] if _any_covers(_hidden(service), sockets) else opened
 
 
 def _any_covers(paths: Sequence[str], below: str) -> bool:

@@ -29,6 +29,7 @@ _LISTS = """
 #: names of the units that a restart takes along, and of those that start the unit (systemd.unit(5)); not quoted
 DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
 TRIGGERS = "TriggeredBy"
+_NAMES = "Names"
 
 # With these, systemd ends no process but the main one (systemd.kill(5)).
 _SPARING = ("process", "none")
@@ -49,6 +50,11 @@ class Service:
     lists: dict[str, list[str]]
     commands: list[str]
     arguments: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """Its name and its aliases. An update makes one of what was a unit of its own, with files of ours."""
+        return list(dict.fromkeys([self.name, *filter(unit_name.is_service, self.lists[_NAMES])]))
 
     @property
     def drop_ins(self) -> list[str]:
@@ -134,7 +140,7 @@ def load(name: str) -> Service:
 
     Raises SystemdError when systemd cannot be asked.
     """
-    names = (*DEPENDENTS, TRIGGERS)
+    names = (*DEPENDENTS, TRIGGERS, _NAMES)
     values = systemd.show(unit_name.service(name), ("ExecStart", *_SINGLE.split(), *_LISTS.split(), *names))
     text = {key: values.get(key, [""])[0] for key in _SINGLE.split()}
     lists = {key: systemd.split_words(" ".join(values.get(key, []))) for key in _LISTS.split()}

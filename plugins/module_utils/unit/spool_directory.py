@@ -110,9 +110,12 @@ def purge(changes: Changes, spool: str, in_use: bool, waiting: Sequence[str]) ->
             " Run collect_profiles, or discard them with rollback_discard=true"
         )
     changes.note(spool, "directory\n", "")
-    if real != spool:
-        changes.do(lambda: os.unlink(spool))
-    changes.do(lambda: remove(real))
+    try:
+        changes.do(lambda: remove(real))
+        if real != spool:  # after what it leads to, which nobody would find without it
+            changes.do(lambda: os.unlink(spool))
+    except OSError as exc:
+        raise UnitError(f"{real} cannot be removed: {exc}. Correct that and run this again") from exc
     for parent in (os.path.dirname(real), os.path.dirname(spool)):
         _remove_empty(changes, parent)
 

@@ -11,6 +11,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -26,7 +27,7 @@ _LARGEST_ERROR = 4095  # a larger number is what systemd writes for "kill" (0 in
 
 def check(service: Service) -> None:
     """The unit's filters must not kill the agent, and must let it be reached. Raises Refusal."""
-    families = service.lists["RestrictAddressFamilies"]
+    families = service.lists["RestrictAddressFamilies"] or _none(service)
     named = [family.lstrip("~") for family in families if family != "~"]
     if named and ("AF_UNIX" in named) == families[0].startswith("~"):
         raise Refusal(
@@ -41,6 +42,12 @@ def check(service: Service) -> None:
             f"the SystemCallFilter of {service.name} kills a process that makes the agent's calls ({', '.join(fatal)})."
             " Set SystemCallErrorNumber=EPERM, allow these calls, or profile without the agent",
         )
+
+
+def _none(service: Service) -> list[str]:
+    """``none``, which systemd shows as an empty list, as old versions of it show that there is no restriction."""
+    own = systemd.read_assignments(service.own_files)
+    return ["none"] if any((one.key, one.value) == ("RestrictAddressFamilies", "none") for one in own) else []
 
 
 def may_unshare(service: Service) -> bool:

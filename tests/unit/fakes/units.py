@@ -43,7 +43,7 @@ _SINGLE = {
     "UMask": "0022",
     "User": "",
 }
-_LISTS = [*service._LISTS.split(), *service.DEPENDENTS, service.TRIGGERS]
+_LISTS = [*service._LISTS.split(), *service.DEPENDENTS, service.TRIGGERS, service._NAMES]
 
 _SYSTEMCTL = """#!/bin/sh
 here={here}

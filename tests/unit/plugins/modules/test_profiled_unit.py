@@ -691,3 +691,14 @@ def test_a_script_of_init_d_ends_what_it_started(
         state = {"ActiveState": "active", "ControlGroup": "/web", "User": "nobody", "FragmentPath": str(fragment)}
         systemctl.states(shown(str(program), Id="web.service", text={**state, "KillMode": "process"}))
         assert run(library=jemalloc)["restart_needed"]
+
+
+def test_purging_what_lies_under_the_name_that_is_an_alias_now(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str
+) -> None:
+    systemctl.states(stopped(program))
+    run(library=jemalloc)
+    names = {"Names": ["new.service", "web.service"]}
+    systemctl.states(shown(str(program), Id="new.service", User="nobody", lists=names))
+    assert run(state="absent", purge_spool=True)["changed"]
+    assert not (host / "lib/offheap").exists() and not (host / "etc/web.service.d").exists()

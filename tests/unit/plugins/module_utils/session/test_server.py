@@ -91,3 +91,18 @@ def test_a_bug_does_not_look_like_a_dead_host() -> None:
     assert told is not None and told.message is not None
     assert told.message["error"].startswith("this is a bug of the collection, and nothing is wrong with the host")
     assert "KeyError: 'unit' in <string>, line 8" in told.message["error"]
+
+
+def test_a_python_without_a_part_of_its_library_is_named() -> None:
+    script = _SERVER.format(path=sys.path, seconds=0).replace("import server, units", "import server")
+    script = "".join(line for line in script.splitlines(True) if not line.startswith("units."))
+    script = script.replace("import sys, time", "import sys\nsys.modules['ctypes'] = None")
+    question: list[bytes] = []
+    wire.write_message(question.append, {"ask": "units"})
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, input=b"".join(question), capture_output=True, check=True)
+    answers = io.BytesIO(done.stdout)
+    while (told := wire.read(answers.read, 1000)) and told.message is None:
+        pass  # a sign of life
+    assert told is not None and told.message is not None
+    assert told.message["error"].startswith(f"{sys.executable} is not a whole Python: import of ctypes")

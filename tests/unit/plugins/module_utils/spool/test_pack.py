@@ -9,6 +9,7 @@ import io
 import os
 import resource
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -168,3 +169,17 @@ def test_what_broken_runs_have_left_is_deleted_hours_later(directory: Path, tmp_
     (tmp_path / "ansible-tmp-empty").mkdir(mode=0o700)
     pack.clear_stale(f"{directory}/")
     assert {path.parent.name for path in tmp_path.rglob(PACKED)} == {"ansible-tmp-new", "other-old"}
+
+
+def test_a_python_without_ctypes() -> None:
+    """Where libffi is missing, a build of Python goes on without it, and Ansible does not need it."""
+    script = (
+        "import io, sys; sys.modules['ctypes'] = None\n"
+        f"from {pack.__package__.rpartition('.')[0]}.memory import process\n"
+        f"from {pack.__package__} import pack\n"
+        "target = io.BytesIO(); pack.stream(target.write, []); print(target.getvalue()[:2].hex())\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-B", "-c", script]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("1f8b\n", "")

@@ -239,6 +239,14 @@ def test_a_variable_of_a_file_goes_into_a_file(tmp_path: Path) -> None:
     assert injection.environment == {**in_file, "MALLOC_CONF": conf}
 
 
+def test_a_file_whose_path_is_not_absolute_is_not_read_by_systemd_either(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("LD_PRELOAD=/a.so\n")
+    for value in (f'"{file}"', "file", f"-'{file}'"):
+        injection = compose(setting("EnvironmentFile", value))
+        assert (injection.environment["LD_PRELOAD"], injection.environment_file) == (LIBRARY, None)
+
+
 def test_what_a_file_sets_is_in_no_other_text(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("JAVA_TOOL_OPTIONS=-Dkey=geheim\nLD_PRELOAD=/geheim.so\nMALLOC_CONF=narenas:1\n")

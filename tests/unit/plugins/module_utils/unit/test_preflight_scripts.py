@@ -18,6 +18,13 @@ LIBRARY = "/opt/offheap/jemalloc/none/lib/libjemalloc.so.2"
 PLAIN = drop_in.Environment({}, [])
 
 
+@pytest.mark.parametrize("word", ["env ", "unset ", "env -u "])
+def test_a_script_of_one_word_takes_no_hours(tmp_path: Path, word: str) -> None:
+    """It may belong to the service's user, and root reads it."""
+    start = programs.script(tmp_path, "start", f"#!/bin/sh\n{word * 100_000}\n")
+    preflight.check_wrappers(unit(start), LIBRARY, PLAIN)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -83,6 +90,34 @@ def test_a_shell_command_in_the_unit_itself() -> None:
         "CASSANDRA",
     )
     preflight.check_wrappers(unit("/bin/sh", arguments=["/bin/sh -c exec java"]), LIBRARY, PLAIN)
+
+
+@pytest.mark.parametrize("command", ["/bin/su - app", "su -s /bin/sh -l app", "/usr/sbin/runuser --login app"])
+def test_a_login_has_an_environment_of_its_own(tmp_path: Path, command: str) -> None:
+    line = f"{command} -c /srv/app/bin/app"
+    start = programs.script(tmp_path, "start", f"#!/bin/sh\ncd /\n  exec {line}\n")
+    for service in (unit("/bin/su", arguments=[line]), unit(start)):
+        refusal(
+            lambda service=service: preflight.check_wrappers(service, LIBRARY, PLAIN),  # type: ignore[misc]
+            "wrapper-overwrites-preload",
+            f"contains '{command.removesuffix(' app')}'",
+            "Set User= in the unit",
+        )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/bin/su app -c /srv/app -l",
+        "/usr/sbin/runuser -u app -- /srv/app -l x",
+        "/bin/su app -c /srv/app - x",
+        "su -l app -w LD_PRELOAD,MALLOC_CONF -c /srv/app",
+        "su - -w LD_PRELOAD,MALLOC_CONF app",
+        "/srv/su-perb - x",
+    ],
+)
+def test_what_begins_no_login(line: str) -> None:
+    preflight.check_wrappers(unit("/bin/su", arguments=[line]), LIBRARY, PLAIN)
 
 
 def test_programs_and_missing_files_are_no_scripts(tmp_path: Path) -> None:

@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import dependents, health, rollback, service
+from ansible_collections.offheap.profiler.tests.unit.fakes import units
 
 # What a restart of each unit takes along.
 _ALONG = {"a": [], "b": [], "proxy": ["a"], "c": [], "d": []}
@@ -25,7 +27,7 @@ class _Unit:
     main_pid = 1
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.names = name, [name]
         self.text = {"Type": "simple", "LoadState": "loaded", "ActiveState": "active", "KillMode": "control-group"}
         self.commands: list[str] = []
 
@@ -97,3 +99,22 @@ def test_one_that_was_well_before_is_not_said_to_end_as_it_did(
     monkeypatch.setattr(rollback, "_is_out", lambda _name: True)
     assert rollback.roll_back_each(["c"], False, False, 3, 120)[0].problem == ""
     assert rollback.put_back("c", 3, 120, ["a"]).problem == "c did not come up"
+
+
+def test_what_was_a_unit_has_become_an_alias_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an update of the package does that. systemd reads the drop-ins of aliases, too."""
+    for name in ("PERSISTENT", "UNTIL_REBOOT", "SPOOLS", "SOCKETS", "TAKING"):
+        monkeypatch.setattr(places, name, str(tmp_path / name))
+    Path(places.sockets_of("mysql.service")).mkdir(parents=True)
+    old = Path(places.drop_ins_of("mysql.service", False))
+    old.mkdir(parents=True)
+    (old / "90-offheap.conf").write_text('# offheap: {"made_directory": true}\n[Service]\n')
+    systemctl = units.Systemctl(tmp_path, monkeypatch)
+    systemctl.states(
+        units.shown("/bin/true", Id="mariadb.service", lists={"Names": ["mariadb.service", "mysql.service"]})
+    )
+    assert rollback.units() == ["mysql.service"]
+    (done,) = rollback.roll_back_each(rollback.units(), False, False, 0, 5)
+    assert (done.sentence(), done.changes.any) == ("mariadb.service is rolled back, and needed no restart", True)
+    assert rollback.units() == [] and not old.exists()
+    assert "--no-pager daemon-reload" in systemctl.calls

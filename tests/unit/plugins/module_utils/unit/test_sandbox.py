@@ -68,6 +68,22 @@ def test_the_agent_too_gets_through() -> None:
     ]
 
 
+@pytest.mark.parametrize("path", ["/run:ro", "/", "/run/offheap"])
+def test_the_socket_gets_through_an_empty_directory(path: str) -> None:
+    """Without it, systemd does not find the RuntimeDirectory= in there, and the unit does not start."""
+    hiding = unit("/bin/true", lists={"TemporaryFileSystem": [path]})
+    assert "BindPaths=-/run/offheap/probe.service" in sandbox.socket_lines(hiding)
+    elsewhere = unit("/bin/true", lists={"TemporaryFileSystem": ["/home"]})
+    assert not [line for line in sandbox.socket_lines(elsewhere) if line.startswith("BindPaths")]
+
+
+def test_a_hidden_socket() -> None:
+    hiding = unit("/bin/true", lists={"InaccessiblePaths": ["/srv", "-/run"]})
+    with pytest.raises(Refusal, match="InaccessiblePaths=-/run, which hides") as caught:
+        sandbox.socket_lines(hiding)
+    assert caught.value.reason == "hidden-paths"
+
+
 def test_a_unit_with_an_escape_in_its_name() -> None:
     """systemd takes a backslash away when it reads the line."""
     spool = r"/var/lib/offheap/my\x20web.service"

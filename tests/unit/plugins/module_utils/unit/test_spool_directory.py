@@ -256,6 +256,26 @@ def test_a_spool_that_systemd_made_goes_with_its_link(root: Path, tmp_path: Path
     assert (tmp_path / "private").exists(), "systemd's own"
 
 
+def test_a_removal_that_is_broken_off_can_be_done_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one on a file system that is read-only after an error."""
+    real = Path(places.PRIVATE_SPOOLS) / "web.service"
+    real.mkdir(parents=True)
+    root.mkdir()
+    (root / "web.service").symlink_to(real)
+    spool = str(root / "web.service")
+
+    def broken_off(_path: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "jeprof.1.0.i0.heap")
+
+    with monkeypatch.context() as patched, pytest.raises(UnitError, match=f"{real} cannot be removed: .*Read-only"):
+        patched.setattr(spool_directory, "remove", broken_off)
+        spool_directory.purge(Changes(check_mode=False), spool, False, [])
+    spool_directory.purge(Changes(check_mode=False), spool, False, [])
+    assert not real.exists() and not root.exists()
+
+
 def test_a_link_without_its_directory_goes(root: Path, tmp_path: Path) -> None:
     root.mkdir()
     (root / "web.service").symlink_to("../private/offheap/web.service")

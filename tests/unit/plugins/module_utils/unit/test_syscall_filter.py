@@ -76,3 +76,15 @@ def test_an_agent_that_nobody_could_ask(families: str, reachable: bool) -> None:
 def test_whether_taking_descriptors_of_its_own_is_survived(words: str, number: str, expected: bool) -> None:
     one = units.unit(lists={"SystemCallFilter": words.split()}, text={"SystemCallErrorNumber": number})
     assert syscall_filter.may_unshare(one) is expected
+
+
+@pytest.mark.parametrize(("families", "reachable"), [("none", False), ("AF_UNIX\nRestrictAddressFamilies=", True)])
+def test_a_unit_with_no_address_family_at_all(tmp_path: Path, families: str, reachable: bool) -> None:
+    """systemd shows that as an empty list."""
+    file = tmp_path / "probe.service"
+    file.write_text(f"[Service]\nExecStart=/bin/true\nRestrictAddressFamilies={families}\n")
+    one = units.unit(FragmentPath=str(file))
+    if reachable:
+        syscall_filter.check(one)
+    else:
+        refusal(lambda: syscall_filter.check(one), "no-unix-sockets", "Add AF_UNIX")
