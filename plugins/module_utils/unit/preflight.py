@@ -83,6 +83,13 @@ def check_state(service: Service) -> None:
             " it again. Give it a file in /etc/systemd/system and start it from there, or trace it without a restart"
             " (fab trace)",
         )
+    if "no" in (service.text["CanStart"], service.text["CanStop"]):
+        raise Refusal(
+            "no-restart",
+            f"systemd restarts {service.name} for nobody (RefuseManualStart= or RefuseManualStop=), so the preload"
+            " could be neither brought in nor taken out. Set them to no in a drop-in of yours while it is profiled, or"
+            " trace it without a restart (fab trace)",
+        )
     active, sub = service.text["ActiveState"], service.text["SubState"]
     if active == "failed" or sub == "auto-restart":
         raise Refusal(
