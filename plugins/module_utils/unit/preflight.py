@@ -39,11 +39,11 @@ _PRELOAD_ASSIGNMENT = re.compile(
     r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+){0,32}LD_PRELOAD\b|\benv[ \t]+-i\b"
     r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+){0,32}-u[ \t]*LD_PRELOAD\b)"
 )
-# What ends in another user's login, which has an environment of its own (su(1), runuser(1)).
+# What makes the environment anew: another user's login (su(1), runuser(1)), and sudo, which never leaves LD_PRELOAD.
 _LOGIN = re.compile(
-    r"(?m)(?:\A|^[ \t]*exec[ \t]+)(?P<command>(?:/\S*/)?(?:su|runuser)[ \t]+"
-    r"(?:(?!-[cuw]|--command|--user|--whitelist|--[ \t])\S+[ \t]+){0,8}?(?:-l?|--login)(?!\S))"
-    r"(?!.*[ \t](?:-w|--whitelist))"
+    r"(?m)(?:\A|^[ \t]*exec[ \t]+)(?P<command>(?:/\S*/)?(?:sudo(?!\S)|(?:su|runuser)[ \t]+"
+    r"(?:(?!-[cuw]|--command|--user|--whitelist|--[ \t])\S+[ \t]+){0,8}?(?:-l?|--login)(?!\S)"
+    r"(?!.*[ \t](?:-w|--whitelist))))"
 )
 # What has been proven within ``proven_once``, by library and options.
 _PROVEN: list[dict[tuple[str, str], proof.Proof]] = []
@@ -143,9 +143,8 @@ def check_wrappers(service: Service, library: str, environment: drop_in.Environm
         if login:
             raise Refusal(
                 "wrapper-overwrites-preload",
-                f"the start of {service.name} begins a login ({origin} contains '{login['command'].strip()}'), whose"
-                " environment is made anew. Ours would be lost silently. Set User= in the unit instead, or leave out"
-                " the - or -l",
+                f"the start of {service.name} makes the environment anew ({origin} contains '{login['command']}')."
+                " Ours would be lost silently. Set User= in the unit instead",
             )
         for match in _PRELOAD_ASSIGNMENT.finditer(_COMMENT.sub("", text or "")):
             name = match.group("name")
