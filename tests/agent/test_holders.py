@@ -370,9 +370,10 @@ def test_a_thousand_looks_at_what_never_rests(start: Start) -> None:
     assert roots["lost"] == 0
 
 
-def test_what_java_objects_own_is_held_by_the_java_heap(start: Start, java_classes: Path) -> None:
+@pytest.mark.parametrize("collector", ["G1", "Z"])
+def test_what_java_objects_own_is_held_by_the_java_heap(start: Start, java_classes: Path, collector: str) -> None:
     """Inflaters: a field of a Java object holds the stream, and that its state."""
-    arguments = ("-Xmx128m", "-cp", str(java_classes), "LeakingInflater", "20")
+    arguments = (f"-XX:+Use{collector}GC", "-Xmx256m", "-cp", str(java_classes), "LeakingInflater", "500")
     service = start(str(shutil.which("java")), *arguments, conf="lg_prof_sample:14")
     service.wait_until_active()
 

@@ -14,7 +14,7 @@ from typing import Any
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach, hotspot_protocol
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import dump
 
@@ -32,6 +32,8 @@ def control(parameters: dict[str, Any], unit: str, check_mode: bool) -> dict[str
 
     Raises AgentError if no agent answers, or one refuses or breaks the protocol.
     """
+    if not client.find(unit):
+        unit = systemd.name_of(unit)  # what is ours has that one, whichever it was enabled by
     agents = [one for one in client.find(unit) if parameters["pid"] in (None, one.pid)]
     processes, dumps, changed, gone = [], [], False, ""
     for one in agents:

@@ -135,6 +135,14 @@ def show(unit: str, properties: Iterable[str]) -> dict[str, list[str]]:
     return values
 
 
+def name_of(unit: str) -> str:
+    """The name that systemd has for a unit, which may have been named by an alias; the same where it knows no other."""
+    try:
+        return show(unit, ["Id"]).get("Id", [""])[0] or unit
+    except SystemdError:
+        return unit
+
+
 def show_each(units: Sequence[str], properties: Iterable[str]) -> list[dict[str, str]]:
     """Properties of several units, each with one value on one line."""
     if not units:

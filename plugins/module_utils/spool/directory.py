@@ -268,7 +268,7 @@ class Spool:
     def thin_collected(self, most: int) -> None:
         """Delete the oldest collected dumps, with their companions, until all files here take at most ``most`` bytes.
 
-        Raises SpoolError if those that are not collected take more: they stay.
+        Raises SpoolError if one cannot be deleted, or if those that are not collected take more: they stay.
         """
         left = used = sum(_bytes_of(self._fd).values())
         try:
@@ -278,6 +278,9 @@ class Spool:
         if directory >= 0:
             try:
                 left += _thin(directory, most - used)
+            except OSError as exc:
+                where = f"{self.path}/{COLLECTED}/{exc.filename}"
+                raise SpoolError(f"cannot delete {where}: {exc.strerror}") from exc
             finally:
                 os.close(directory)
         if left > most:

@@ -22,7 +22,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.formats import (
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.jvm_memory import JvmMemory
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.pack_request import Identity
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump, provenance
 
 #: seconds without a write after which a dump counts as finished, if the writer's descriptors cannot be seen
@@ -263,11 +263,12 @@ def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: 
     wanted = [unit_name.service(unit) for unit in units]
     absent: list[str] = []
     problems: list[str] = []
+    searched: set[str] = set()
     if os.path.isdir(root_path):
         with directory.Root(root_path) as root:
             for unit in wanted or root.units():
                 try:
-                    spooled = root.spool(unit)
+                    spooled = root.spool(unit) or root.spool(systemd.name_of(unit))  # named by an alias
                 except directory.SpoolError as exc:
                     problems.append(str(exc))
                     continue
@@ -275,7 +276,9 @@ def find(root_path: str, units: list[str], max_dump: int, limit: int, examiner: 
                     absent.append(unit)
                     continue
                 with spooled:
-                    finder.search(spooled)
+                    if spooled.unit not in searched:
+                        finder.search(spooled)
+                searched.add(spooled.unit)
     else:
         absent = wanted
     return finder.result(absent, problems)

@@ -342,6 +342,8 @@ def write(changes: Changes, unit: service.Service, wanted: drop_in_files.WantedF
     was_there = bool(drop_in_files.installed(unit.name))
     try:
         drop_in_files.write(changes, unit.name, wanted)
+        for alias in filter(lambda name: name != unit.name, unit.names):
+            drop_in_files.remove(changes, alias)  # systemd would read that one, or ours
         drop_in_files.reload(changes, unit)
     except BaseException:
         if not was_there:  # else the next start would be under it, and nobody would look

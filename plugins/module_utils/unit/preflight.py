@@ -39,11 +39,11 @@ _PRELOAD_ASSIGNMENT = re.compile(
     r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+){0,32}LD_PRELOAD\b|\benv[ \t]+-i\b"
     r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+){0,32}-u[ \t]*LD_PRELOAD\b)"
 )
-# What ends in another user's login, which has an environment of its own (su(1), runuser(1)).
+# What makes the environment anew: another user's login (su(1), runuser(1)), and sudo, which never leaves LD_PRELOAD.
 _LOGIN = re.compile(
-    r"(?m)(?:\A|^[ \t]*exec[ \t]+)(?P<command>(?:/\S*/)?(?:su|runuser)[ \t]+"
-    r"(?:(?!-[cuw]|--command|--user|--whitelist|--[ \t])\S+[ \t]+){0,8}?(?:-l?|--login)(?!\S))"
-    r"(?!.*[ \t](?:-w|--whitelist))"
+    r"(?m)(?:\A|^[ \t]*exec[ \t]+)(?P<command>(?:/\S*/)?(?:sudo(?!\S)|(?:su|runuser)[ \t]+"
+    r"(?:(?!-[cuw]|--command|--user|--whitelist|--[ \t])\S+[ \t]+){0,8}?(?:-l?|--login)(?!\S)"
+    r"(?!.*[ \t](?:-w|--whitelist))))"
 )
 # What has been proven within ``proven_once``, by library and options.
 _PROVEN: list[dict[tuple[str, str], proof.Proof]] = []
@@ -82,6 +82,13 @@ def check_state(service: Service) -> None:
             f"{service.name} was made by a program, such as systemd-run, and is gone once it ends: nobody could start"
             " it again. Give it a file in /etc/systemd/system and start it from there, or trace it without a restart"
             " (fab trace)",
+        )
+    if "no" in (service.text["CanStart"], service.text["CanStop"]):
+        raise Refusal(
+            "no-restart",
+            f"systemd restarts {service.name} for nobody (RefuseManualStart= or RefuseManualStop=), so the preload"
+            " could be neither brought in nor taken out. Set them to no in a drop-in of yours while it is profiled, or"
+            " trace it without a restart (fab trace)",
         )
     active, sub = service.text["ActiveState"], service.text["SubState"]
     if active == "failed" or sub == "auto-restart":
@@ -136,9 +143,8 @@ def check_wrappers(service: Service, library: str, environment: drop_in.Environm
         if login:
             raise Refusal(
                 "wrapper-overwrites-preload",
-                f"the start of {service.name} begins a login ({origin} contains '{login['command'].strip()}'), whose"
-                " environment is made anew. Ours would be lost silently. Set User= in the unit instead, or leave out"
-                " the - or -l",
+                f"the start of {service.name} makes the environment anew ({origin} contains '{login['command']}')."
+                " Ours would be lost silently. Set User= in the unit instead",
             )
         for match in _PRELOAD_ASSIGNMENT.finditer(_COMMENT.sub("", text or "")):
             name = match.group("name")

@@ -18,8 +18,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_
 
 # Properties with one value, and those that systemd prints as a list of words.
 _SINGLE = """
-    ActiveEnterTimestampMonotonic ActiveState ControlGroup DynamicUser FragmentPath Group Id InvocationID KillMode
-    LimitFSIZESoft LimitNOFILESoft LimitNPROCSoft LoadState MainPID NRestarts NeedDaemonReload
+    ActiveEnterTimestampMonotonic ActiveState CanStart CanStop ControlGroup DynamicUser FragmentPath Group Id
+    InvocationID KillMode LimitFSIZESoft LimitNOFILESoft LimitNPROCSoft LoadState MainPID NRestarts NeedDaemonReload
     NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type UMask User
 """
 _LISTS = """

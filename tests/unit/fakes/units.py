@@ -18,6 +18,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.service impo
 _SINGLE = {
     "ActiveEnterTimestampMonotonic": "0",
     "ActiveState": "inactive",
+    "CanStart": "yes",
+    "CanStop": "yes",
     "ControlGroup": "",
     "DynamicUser": "no",
     "FragmentPath": "",

@@ -171,6 +171,12 @@ static uint64_t told_at(const struct reach *reach, struct run *run, uint64_t at,
     return run->told;
 }
 
+// Whether it lies in the heap of Java objects. ZGC does not tell where that is, but names its memory.
+static bool is_javas(const struct roots *roots, uintptr_t at, const struct roots_area *area) {
+    static const char zgc[] = "/memfd:java_heap";
+    return at - roots->java.start < roots->java.end - roots->java.start || !strncmp(area->name, zgc, sizeof zgc - 1);
+}
+
 // Calls reach_point for each word in [start, end) that leads to something new, with a node for it.
 static void scan(struct roots *roots, uintptr_t start, uintptr_t end, const struct reach_node *root) {
     struct reach *reach = roots->reach;
@@ -186,7 +192,7 @@ static void scan(struct roots *roots, uintptr_t start, uintptr_t end, const stru
                 continue;   // else each word of a program's tables would be a node
             if (node.kind == REACH_GLOBAL)
                 node.at = told_at(reach, &run, node.at + at + i * sizeof word, size);
-            if (node.kind == REACH_MAPPED && at - roots->java.start < roots->java.end - roots->java.start)
+            if (node.kind == REACH_MAPPED && is_javas(roots, at, &roots->area[node.at - 1]))
                 node = (struct reach_node){.kind = REACH_JAVA_HEAP, .file = -1};
             if (node.kind == REACH_THREAD_LOCAL) {
                 node.file = objects_thread_local(roots->objects, (intptr_t)(at + i * sizeof word - root->at), &node.at);

@@ -693,6 +693,19 @@ def test_a_script_of_init_d_ends_what_it_started(
         assert run(library=jemalloc)["restart_needed"]
 
 
+def test_a_drop_in_under_the_name_that_is_an_alias_now_is_replaced(
+    host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str
+) -> None:
+    """systemd reads one file of each name, whichever of the unit's names its directory has."""
+    systemctl.states(stopped(program))
+    run(library=jemalloc)
+    names = {"Names": ["new.service", "web.service"]}
+    systemctl.states(shown(str(program), Id="new.service", User="nobody", lists=names))
+    assert run(library=jemalloc)["drop_in"] == str(host / "etc/new.service.d/90-offheap.conf")
+    assert [path.name for path in (host / "etc").iterdir()] == ["new.service.d"]
+    assert not run(library=jemalloc)["changed"]
+
+
 def test_purging_what_lies_under_the_name_that_is_an_alias_now(
     host: Path, systemctl: Systemctl, run: Run, program: Path, jemalloc: str
 ) -> None:

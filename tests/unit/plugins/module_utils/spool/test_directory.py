@@ -291,6 +291,17 @@ def test_traps_beside_a_dump(root: Path, stack: contextlib.ExitStack) -> None:
             found.open_companion("../x", dump_name.PERF_MAP)
 
 
+def test_what_was_collected_and_cannot_be_deleted_is_a_problem_of_its_spool(
+    root: Path, stack: contextlib.ExitStack
+) -> None:
+    path = put(root)
+    found = opened(root, stack)
+    found.collect([(NAME, identity(path))], delete=False)
+    (root / UNIT / spool.COLLECTED / f"{NAME}{dump_name.COMPANIONS[0]}").mkdir()
+    with pytest.raises(spool.SpoolError, match=f"cannot delete .*/{spool.COLLECTED}/{NAME}"):
+        found.thin_collected(0)
+
+
 def test_a_recording_is_added_whole(root: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"finished" + b"begun")

@@ -43,6 +43,8 @@ def test_a_unit_that_runs_or_is_stopped() -> None:
         ({"LoadState": "masked"}, "masked", "systemctl unmask probe.service"),
         ({"LoadState": "bad-setting"}, "not-loaded", "systemctl status"),
         ({"FragmentPath": "/run/systemd/transient/probe.service"}, "transient", "a file in /etc/systemd/system"),
+        ({"CanStart": "no"}, "no-restart", "RefuseManualStart="),
+        ({"CanStop": "no", "ActiveState": "active"}, "no-restart", "in a drop-in of yours"),
         ({"ActiveState": "failed", "SubState": "failed"}, "already-failing", "journalctl -u probe.service"),
         ({"ActiveState": "activating", "SubState": "auto-restart"}, "already-failing", "Get it running first"),
         ({"NeedDaemonReload": "yes"}, "needs-daemon-reload", "systemctl daemon-reload"),

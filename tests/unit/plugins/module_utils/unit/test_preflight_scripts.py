@@ -92,7 +92,9 @@ def test_a_shell_command_in_the_unit_itself() -> None:
     preflight.check_wrappers(unit("/bin/sh", arguments=["/bin/sh -c exec java"]), LIBRARY, PLAIN)
 
 
-@pytest.mark.parametrize("command", ["/bin/su - app", "su -s /bin/sh -l app", "/usr/sbin/runuser --login app"])
+@pytest.mark.parametrize(
+    "command", ["/bin/su - app", "su -s /bin/sh -l app", "/usr/sbin/runuser --login app", "sudo app"]
+)
 def test_a_login_has_an_environment_of_its_own(tmp_path: Path, command: str) -> None:
     line = f"{command} -c /srv/app/bin/app"
     start = programs.script(tmp_path, "start", f"#!/bin/sh\ncd /\n  exec {line}\n")
@@ -114,6 +116,7 @@ def test_a_login_has_an_environment_of_its_own(tmp_path: Path, command: str) -> 
         "su -l app -w LD_PRELOAD,MALLOC_CONF -c /srv/app",
         "su - -w LD_PRELOAD,MALLOC_CONF app",
         "/srv/su-perb - x",
+        "/srv/sudoku",
     ],
 )
 def test_what_begins_no_login(line: str) -> None:
