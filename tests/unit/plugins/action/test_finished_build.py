@@ -55,7 +55,7 @@ def _finish(tarball: str) -> None:
         ({}, "cross"),
         ({"build_host": "app1"}, "app1"),
         ({"platform": {**wanted_builds.HOST, "libc_version": [2, 12]}}, ""),
-        ({"platform": {**wanted_builds.HOST, "key": "glibc-aarch64-65536"}}, ""),
+        ({"platform": {**wanted_builds.HOST, "key": "glibc-ppc64le-65536"}}, ""),
         ({"places": {"library": "/opt/offheap/jemalloc/5.3.0-01234567"}}, ""),
     ],
 )
