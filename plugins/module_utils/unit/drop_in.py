@@ -259,6 +259,9 @@ def _injected_variables(
     if "LD_PRELOAD" in effective.variables:
         # ld.so(8) splits the list at blanks and colons alike.
         theirs = effective.variables["LD_PRELOAD"].value.replace(":", " ").split()
+        if not agent or library != agent.library:
+            # Beside ours, another jemalloc would keep operator new, so that nobody saw what C++ allocates.
+            theirs = [path for path in theirs if not os.path.basename(path).startswith("libjemalloc")]
         preloaded += [path for path in theirs if path not in preloaded]
     if agent and library == agent.library:
         ours = {"LD_PRELOAD": ":".join(dict.fromkeys(preloaded))}

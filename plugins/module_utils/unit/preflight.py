@@ -226,7 +226,7 @@ def check_program(path: str, service: Service, library: str, replaces: bool = Tr
             f" {ours.machine_name}. Build jemalloc for the program's architecture",
         )
     linked_in = inside and not _links_jemalloc(program)
-    if not replaces and (linked_in or preload_obstacles.has_allocator(program)):
+    if linked_in and not replaces:
         raise preload_obstacles.linked_in(service.name, path)
     if linked_in:
         raise Refusal(
@@ -237,8 +237,7 @@ def check_program(path: str, service: Service, library: str, replaces: bool = Tr
             " profiling), or with the system's malloc",
         )
     check_secure(path, service)
-    if replaces:
-        preload_obstacles.check_program(service.name, path, program)
+    preload_obstacles.check_program(service.name, path, program, replaces)
 
 
 def check_secure(path: str, service: Service) -> None:

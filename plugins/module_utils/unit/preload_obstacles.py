@@ -10,6 +10,7 @@ This module is private to the collection.
 from __future__ import annotations
 
 import os
+import re
 from typing import Iterable, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
@@ -19,6 +20,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 _OTHERS = {name: symbols for name, symbols in allocator_libraries.SYMBOLS.items() if name != "jemalloc"}
+# What a compiler links in with -fsanitize=: each has a malloc, and must be loaded before any other library.
+_SANITIZERS = re.compile(r"lib(clang_rt\.)?(asan|hwasan|lsan|memprof|tsan)\b")
 _GO = ".go.buildinfo"
 
 
@@ -85,26 +88,31 @@ def _check_allocators(unit: str, pid: int) -> None:
                 raise _other_malloc(unit, path, name)
 
 
-def check_program(unit: str, path: str, program: elf.Elf) -> None:
-    """The program must not have another malloc in it, whose operator new would go on beside ours. Raises Refusal."""
-    for name, symbols in _OTHERS.items():
+def check_program(unit: str, path: str, program: elf.Elf, replaces: bool = True) -> None:
+    """What the program has or needs must bear what is preloaded, and leave it the program's calls. Raises Refusal."""
+    sanitizer = next(filter(_SANITIZERS.match, map(os.path.basename, program.needed)), "")
+    if sanitizer:
+        raise Refusal(
+            "sanitizer",
+            f"{path}, which {unit} runs, was built with a sanitizer ({sanitizer}), which ends the program where another"
+            " library is loaded before it. Use a build without it",
+        )
+    for name, symbols in _OTHERS.items() if replaces else ():
         linked = [library for library in program.needed if os.path.basename(library).startswith(f"lib{name}")]
         if linked or program.defines(symbols):
             raise _other_malloc(unit, path, name)
-
-
-def has_allocator(program: elf.Elf) -> bool:
-    """Whether the program has an allocator linked in."""
-    return program.defines(["malloc", *(symbol for symbols in _OTHERS.values() for symbol in symbols)])
+    if program.defines(["malloc", *(symbol for symbols in _OTHERS.values() for symbol in symbols)]):
+        raise linked_in(unit, path)
 
 
 def linked_in(unit: str, path: str) -> Refusal:
-    """Why the agent would not see what the program allocates."""
+    """Why nobody would see what the program allocates."""
     return Refusal(
         "allocator-linked-in",
-        f"{path}, which {unit} runs, has its allocator linked into it: its calls lead through no entries that could be"
-        " led to the agent. If that is a jemalloc with a profiler, profiled_service_mode: own switches it on. If the"
-        " service offers profiles by itself, say where in offheap_offered",
+        f"{path}, which {unit} runs, has its allocator linked into it: that comes before any that is preloaded, and its"
+        " calls lead through no entries that could be led to the agent. If that is a jemalloc with a profiler,"
+        " profiled_service_mode: own switches it on. If the service offers profiles by itself, say where in"
+        " offheap_offered",
     )
 
 

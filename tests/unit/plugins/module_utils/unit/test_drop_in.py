@@ -145,6 +145,7 @@ def test_a_unit_without_either_variable() -> None:
         ("/a.so:/b.so", ":/a.so:/b.so"),
         ("'/a.so  /b.so:/c.so'", ":/a.so:/b.so:/c.so"),
         (f"/a.so:{LIBRARY}", ":/a.so"),
+        ("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2:/a.so", ":/a.so"),
         ("", ""),
     ],
 )
@@ -152,6 +153,13 @@ def test_preloaded_libraries_stay_behind_ours(theirs: str, kept: str) -> None:
     injection = compose(setting("Environment", f"LD_PRELOAD={theirs}"))
     assert injection.environment["LD_PRELOAD"] == LIBRARY + kept
     assert injection.settings[0] == f'Environment="LD_PRELOAD={LIBRARY}{kept}"'
+
+
+def test_another_jemalloc_stays_where_the_service_keeps_its_allocator() -> None:
+    agent = drop_in.AgentSettings("/opt/offheap/agent/1/liboffheap.so", {"OFFHEAP_UNIT": UNIT})
+    theirs = setting("Environment", "LD_PRELOAD=/usr/lib/libjemalloc.so.2")
+    injection = drop_in.compose(UNIT, agent.library, {}, [theirs], {}, (), WHERE, agent, None)
+    assert injection.environment["LD_PRELOAD"] == f"{agent.library}:/usr/lib/libjemalloc.so.2"
 
 
 def test_options_are_merged() -> None:

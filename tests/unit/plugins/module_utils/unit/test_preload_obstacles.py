@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,29 @@ def test_one_with_another_malloc(tmp_path: Path, dynamic: Path, name: str, symbo
     preload_obstacles.check_program("probe.service", str(dynamic), elf.read(dynamic))
     with programs.running(dynamic, env={"LD_PRELOAD": str(library)}) as pid:
         refusal(lambda: check(pid), "other-malloc", f"({library})", "allocator: own", "remove it from LD_PRELOAD")
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_one_that_would_not_start_or_not_be_seen(tmp_path: Path, replaces: bool) -> None:
+    """The first says so itself; the second was restarted, and had a profile in which nothing was sampled."""
+    sanitized = programs.compiled(tmp_path, "sanitized", programs.SLEEPS, "-fsanitize=address")
+    preloaded = subprocess.run(
+        [sanitized],
+        env={"LD_PRELOAD": programs.library(tmp_path, "libx.so", "int x;\n")},
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert b"does not come first" in preloaded.stderr
+    own = programs.compiled(tmp_path, "own", programs.SLEEPS + _NEW_OF.format(name="malloc"), "-fno-builtin")
+    for program, reason, why in ((sanitized, "sanitizer", "libasan"), (own, "allocator-linked-in", "comes before")):
+        refusal(
+            lambda program=program: preload_obstacles.check_program(  # type: ignore[misc]
+                "probe.service", str(program), elf.read(program), replaces
+            ),
+            reason,
+            str(program),
+            why,
+        )
 
 
 def test_one_that_keeps_its_malloc_may_have_any(dynamic: Path, tmp_path: Path) -> None:
