@@ -70,7 +70,7 @@ class Server:
         Raises ServerError. A redirect is an error: following it would send the headers to another server, whose answer
         would not mean that the profile was taken.
         """
-        return self._asked("POST", path, headers, content, _beginning)
+        return self._asked("POST", path, headers, content, self._taken)
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, **content: Any) -> bytes:
         """The whole answer, unpacked. Raises ServerError, also of what is too large or takes too long."""
@@ -124,6 +124,14 @@ class Server:
             )
         # 401, 403 and 404 would refuse any profile; 400, 413 and 422 refuse this one.
         raise ServerError(problem, answer.status in (401, 403, 404), answer.status)
+
+    def _taken(self, answer: Any) -> bytes:
+        # Whatever serves the pages of a web interface, or asks for a login, has one for any path.
+        if answer.headers.get("Content-Type", "").lower().startswith("text/html"):
+            raise ServerError(
+                f"{self.url} answered {answer.status} with a web page: nothing there takes profiles", True
+            )
+        return _beginning(answer)
 
     def _whole(self, answer: Any) -> bytes:
         parts: list[bytes] = []

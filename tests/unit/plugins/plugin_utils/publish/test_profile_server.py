@@ -15,7 +15,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.publish.otlp_coll
 from ansible_collections.offheap.profiler.plugins.plugin_utils.publish.profile_server import Server, ServerError
 
 
-class _Proxy(BaseHTTPRequestHandler):
+class _Answering(BaseHTTPRequestHandler):
     asked: list[tuple[str, str]]
 
     def do_GET(self) -> None:
@@ -25,6 +25,12 @@ class _Proxy(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"ok")
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+
     def log_message(self, *_arguments: object) -> None:
         pass
 
@@ -33,8 +39,8 @@ class _Proxy(BaseHTTPRequestHandler):
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setattr(_Proxy, "asked", [], raising=False)
-    server = HTTPServer(("127.0.0.1", 0), _Proxy)
+    monkeypatch.setattr(_Answering, "asked", [], raising=False)
+    server = HTTPServer(("127.0.0.1", 0), _Answering)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -50,7 +56,7 @@ def test_a_proxy_gets_the_name_and_password_of_the_environment(
     monkeypatch.setenv("http_proxy", f"{before}127.0.0.1:{proxy.server_address[1]}")
     assert Server("http://pyroscope.example.org", attempts=1, timeout=30).ask("GET", "/there") == b"ok"
     expected = f"Basic {base64.b64encode(told).decode()}" if told else ""
-    assert _Proxy.asked == [("http://pyroscope.example.org/there", expected)]
+    assert _Answering.asked == [("http://pyroscope.example.org/there", expected)]
 
 
 @pytest.mark.parametrize(
@@ -61,3 +67,10 @@ def test_a_password_in_an_address_is_refused_and_not_shown(address: str) -> None
     with pytest.raises(ServerError, match="Authorization") as refused:
         collector(address, {}, 1, 1).check()
     assert "cret" not in str(refused.value)
+
+
+def test_a_web_page_does_not_mean_that_a_profile_was_taken(proxy: HTTPServer) -> None:
+    """As the web interface of a server answers on each path: all profiles were noted as sent, and never were."""
+    with pytest.raises(ServerError, match="with a web page") as refused:
+        Server(f"http://127.0.0.1:{proxy.server_address[1]}", attempts=1, timeout=30).post("/ingest", {"body": b"x"})
+    assert refused.value.hopeless
