@@ -94,7 +94,7 @@ def crossed(part: str, platform: str = "glibc-x86_64-4096") -> Path:
         work = Path(tempfile.mkdtemp(dir=target.parent))
         source = patched_source(work) if part == "library" else SOURCES
         reproduce.built(part, platform, source, work, _CARRIED[f"{stem}-{platform}"])
-        with tarfile.open(work / f"{stem}-{platform}.tar.gz") as tarball:
+        with tarfile.open(work / f"{stem}-{platform}-cross.tar.gz") as tarball:
             tarball.extractall(work, filter="data")
         next(work.glob(f"*/**/{target.name}")).rename(target)
         shutil.rmtree(work)

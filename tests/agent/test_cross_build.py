@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.driver import pod_libraries
 from ansible_collections.offheap.profiler.roles.jemalloc.files import reproduce
 from ansible_collections.offheap.profiler.tests.agent import cross_sums
 
@@ -50,7 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def tarball(platform: str) -> Path:
         name = f"{reproduce.agent_stem()}-{platform}"
         reproduce.built("agent", platform, reproduce.AGENT, directory, CARRIED[name])
-        return directory / f"{name}.tar.gz"
+        return directory / f"{name}-cross.tar.gz"
 
     return tarball
 
@@ -109,6 +110,18 @@ def test_anybody_can_compare_the_library(tmp_path: Path) -> None:
     for platform in reproduce.TARGETS:
         name = f"{reproduce.library_stem()}-{platform}"
         assert f"{name}: {CARRIED[name]} and {CARRIED[name]}" in told
+
+
+@pytest.mark.soak_only
+def test_who_has_no_such_host_can_leave_a_platform_s_builds_for_pods(tmp_path: Path) -> None:
+    reproduce.left(cross_sums.release(), pod_libraries.ARCHITECTURES["arm64"], tmp_path / "cache", tmp_path)
+    made = pod_libraries.config_map(tmp_path / "cache", "arm64")
+    assert set(made["binaryData"]) == {"libjemalloc.so.2", "liboffheap.so"}
+
+
+def test_a_platform_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="PLATFORM DIRECTORY"):
+        reproduce.main(["jemalloc.tar.bz2", "musl-aarch64-65536", str(tmp_path / "cache")])
 
 
 def test_without_the_compiler_it_says_how_to_get_it(tmp_path: Path) -> None:

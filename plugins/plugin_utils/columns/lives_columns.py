@@ -66,16 +66,14 @@ def of(archive: Archive, capture: Capture, aside: Path | None = None) -> Path:
 def read(path: Path) -> Unnamed:
     """What ``of`` has made. Raises SamplesError."""
     moment = parquet.read_moment(path, 0.0)
-    table = parquet.read_columns(path, _COLUMNS)
-    about = table.schema.metadata or {}
-    try:
+    with parquet.reading(path):
+        table = parquet.read_columns(path, _COLUMNS)
+        about = table.schema.metadata or {}
         began, now, lost = float(about[_BEGAN]), float(about[_NOW]), int(about[_LOST])
         births = _rows(table, _BIRTHS)
         deaths, ages = (_rows(table, name).reshape(len(births), BUCKETS) for name in (_DEATHS, _AGES))
         counts = np.diff(parquet.bounds_of(table, _BORN))
         born, sizes = _rows(table, _BORN), _rows(table, _SIZES)
-    except (KeyError, ValueError) as error:
-        raise SamplesError(f"{path}: holds no lives; delete it, and it is made anew") from error
     stack = np.repeat(np.arange(len(births)), counts)
 
     def lives(stacks: list[Stack]) -> Lives:

@@ -11,7 +11,8 @@ One row per stack of the dump. docs/archive_format.md describes the columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -119,7 +120,7 @@ def is_current(path: Path) -> bool:
     """Whether there is a samples file in the format that ``write`` uses now."""
     try:
         return (pq.read_metadata(path).metadata or {}).get(_FORMAT_KEY) == b"%d" % FORMAT
-    except (OSError, pa.ArrowException):
+    except (OSError, ValueError, pa.ArrowException):
         return False
 
 
@@ -127,21 +128,27 @@ def read_moment(path: Path, time: float, allocated: bool = False) -> Moment:
     """What a capture holds, by stack, or what was ever ``allocated`` (zeros where its source does not say); ``time``
     (seconds since the epoch) is when. Raises SamplesError."""
     names = ["stack", *(_VALUES[2:] if allocated else _VALUES[:2])]
-    table = read_columns(path, names)
-    stack, objects, size = (table.column(name).to_numpy() for name in names)
-    measure, sampling = _measured(path, table)
+    with reading(path):
+        table = read_columns(path, names)
+        stack, objects, size = (table.column(name).to_numpy() for name in names)
+        measure, sampling = _measured(table)
     return Moment(time, Measure.ALLOCATED if allocated else measure, sampling, stack, objects, size)
 
 
 def read_stacks(path: Path, facts: CaptureFacts) -> StackPlaces:
     """What the stack numbers of a capture with these facts stand for. Raises SamplesError."""
-    table = read_columns(path, ["stack", "frames", _NAMES])
-    return StackPlaces(table.column("stack").to_numpy(), *_places(table, facts.sums))
+    with reading(path):
+        table = read_columns(path, ["stack", "frames", _NAMES])
+        return StackPlaces(table.column("stack").to_numpy(), *_places(table, facts.sums))
 
 
 def read(path: Path, facts: CaptureFacts) -> Located:
     """The whole profile of a capture with these facts. Raises SamplesError."""
-    table = read_columns(path, [*_VALUES, "frames", _NAMES, "threads"])
+    with reading(path):
+        return _whole(read_columns(path, [*_VALUES, "frames", _NAMES, "threads"]), facts)
+
+
+def _whole(table: Any, facts: CaptureFacts) -> Located:
     locations, names, places, bounds = _places(table, facts.sums)
     threads = flat_of(table, "threads")
     thread_bounds = bounds_of(table, "threads")
@@ -150,7 +157,7 @@ def read(path: Path, facts: CaptureFacts) -> Located:
     thread_values = np.zeros((4, len(number)))
     for row, name in ((OBJECTS, "objects"), (BYTES, "bytes")):
         thread_values[row] = threads.field(name).to_numpy(zero_copy_only=False)
-    measure, sampling = _measured(path, table)
+    measure, sampling = _measured(table)
     return Located(
         measure=measure,
         sampling=sampling,
@@ -166,13 +173,10 @@ def read(path: Path, facts: CaptureFacts) -> Located:
     )
 
 
-def _measured(path: Path, table: Any) -> tuple[Measure, Sampling]:
+def _measured(table: Any) -> tuple[Measure, Sampling]:
     about = table.schema.metadata or {}
-    try:
-        measure, scheme, interval = (about[name].decode() for name in (_MEASURE, _SCHEME, _INTERVAL))
-        return Measure(measure), Sampling(Scheme(scheme), int(interval))
-    except (KeyError, ValueError) as error:
-        raise SamplesError(f"{path}: does not say what it measures; delete it, and it is made anew") from error
+    measure, scheme, interval = (about[name].decode() for name in (_MEASURE, _SCHEME, _INTERVAL))
+    return Measure(measure), Sampling(Scheme(scheme), int(interval))
 
 
 def _places(table: Any, sums: Mapping[str, str]) -> tuple[Locations, list[Frame], Integers, Integers]:
@@ -224,13 +228,23 @@ def _one_piece(table: Any, column: str) -> Any:
     return chunks
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raises SamplesError for whatever a file that was damaged makes of its columns."""
+    try:
+        yield
+    except SamplesError:
+        raise
+    except (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+        # What the system says has a number, what is not Parquet has none.
+        damaged = "" if getattr(error, "errno", None) else "; it is damaged: delete it, and it is made anew"
+        raise SamplesError(f"{path}: {error}{damaged}") from error
+
+
 def read_columns(path: Path, columns: Sequence[str]) -> Any:
     """These columns of the table, those that it has. Raises SamplesError."""
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            return file.read(columns=list(columns), use_threads=False)
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise SamplesError(f"{path}: {error}") from error
+    with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read(columns=list(columns), use_threads=False)
 
 
 def _encoded(column: Any) -> tuple[list[str | None], Integers]:

@@ -136,7 +136,7 @@ class Reader:
                         raise made
                     moments.append(parquet.read_moment(made, capture.time, allocated))
                 except SamplesError as error:
-                    self.warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
+                    self._leave_out(capture, error)
                     continue
                 if not allocated:
                     self.progress.capture()
@@ -145,10 +145,17 @@ class Reader:
             moments, read, samples = self._of_one_measure(moments, read, samples)
             bare: dict[int, Call] = {}
             # The newest first: it has most of the stacks that there ever were.
-            for path, capture, moment in zip(reversed(samples), reversed(read), reversed(moments), strict=True):
-                self._learn(path, capture, moment.stacks, bare)
+            for at in reversed(range(len(read))):
+                try:
+                    self._learn(samples[at], read[at], moments[at].stacks, bare)
+                except SamplesError as error:
+                    self._leave_out(read.pop(at), error)
+                    moments.pop(at)
         known = _Bare(self, bare, maps)
         return gather([known.apart(moment) for moment in moments], known.stacks), read
+
+    def _leave_out(self, capture: Capture, error: SamplesError) -> None:
+        self.warn(f"a capture of {capture.unit} on {capture.host} was left out: {error}")
 
     def _of_one_measure(
         self, moments: list[Moment], read: list[Capture], samples: list[Path]

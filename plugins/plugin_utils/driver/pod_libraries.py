@@ -6,19 +6,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import tarfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..base.carried_builds import carried
 from .pod_template import AGENT, JEMALLOC, PodError
 
-#: Kubernetes' names of architectures, and those of our builds
-ARCHITECTURES: Mapping[str, str] = {"amd64": "x86_64", "arm64": "aarch64"}
-# SHA-256 of what the controller builds, by the name of the build.
-_SUMS = Path(__file__).parents[3] / "roles" / "jemalloc" / "files" / "cross_checksums.json"
+#: Kubernetes' names of architectures, and the builds for them. One for pages of 64 KiB runs with smaller ones, too, and
+#: a manifest does not say which its node has; one for smaller pages ends the program at its start.
+ARCHITECTURES: Mapping[str, str] = {"amd64": "glibc-x86_64-4096", "arm64": "glibc-aarch64-65536"}
 # Of all data in a ConfigMap (Kubernetes' documentation, "ConfigMaps").
 _MOST = 1 << 20
 
@@ -48,9 +47,8 @@ def _wanted(architecture: str) -> list[tuple[str, str, str]]:
     """(file, the build that it is in, its SHA-256)"""
     if architecture not in ARCHITECTURES:
         raise PodError(f"--arch is {architecture!r}; there are libraries for {' and '.join(ARCHITECTURES)}")
-    platform = f"-glibc-{ARCHITECTURES[architecture]}-4096"
-    sums = json.loads(_SUMS.read_text(encoding="utf-8"))
-    builds = {name.partition("-")[0]: name for name in sums if name.endswith(platform)}
+    sums = carried()
+    builds = {name.partition("-")[0]: name for name in sums if name.endswith(f"-{ARCHITECTURES[architecture]}")}
     return [(file, builds[part], sums[builds[part]]) for file, part in ((JEMALLOC, "jemalloc"), (AGENT, "agent"))]
 
 
@@ -66,7 +64,8 @@ def _library(cache: Path, build: str, file: str, wanted: str) -> bytes:
     except FileNotFoundError:
         raise PodError(
             f"there is no {path.name} in {cache}: the controller leaves it there when it builds for a host of that"
-            " architecture (enable_profiling with jemalloc_method=cross); --cache names another directory"
+            " architecture and size of pages (enable_profiling with jemalloc_method=cross), and so does"
+            " roles/jemalloc/files/reproduce.py; --cache names another directory"
         ) from None
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise PodError(f"{path} cannot be read: {error}. Remove it, and have it built again") from error

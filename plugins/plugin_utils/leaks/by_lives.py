@@ -57,10 +57,11 @@ _TESTS = 16
 class Found:
     """Stacks ``rows`` of the lives whose first functions are ``key``, and what is known of their objects.
 
-    ``outlives`` is how long those that are left surely live on average, in seconds. ``diary`` is that of the births of
-    what is kept; ``growth`` and ``error`` (half of the 95 % interval) are bytes per second, ``size`` is the bytes that
-    are kept. Where a path fills up, ``size`` is what it will hold more than now, give or take ``error`` bytes, and
-    ``after`` the seconds until then. Where nobody can tell yet, ``after`` is how long to watch in all.
+    ``outlives`` is how long those that are left surely live on average, in seconds, if they die at any age alike, and
+    ``oldest`` the age that they have reached whatever kills them. ``diary`` is that of the births of what is kept;
+    ``growth`` and ``error`` (half of the 95 % interval) are bytes per second, ``size`` is the bytes that are kept.
+    Where a path fills up, ``size`` is what it will hold more than now, give or take ``error`` bytes, and ``after`` the
+    seconds until then. Where nobody can tell yet, ``after`` is how long to watch in all.
     """
 
     key: Key
@@ -69,6 +70,7 @@ class Found:
     growth: float = 0.0
     error: float = 0.0
     outlives: float = 0.0
+    oldest: float = 0.0
     after: float = 0.0
     diary: Diary | None = None
 
@@ -196,9 +198,7 @@ def _decide(book: _Book, groups: dict[Key, list[int]], found: Findings, whole: b
         if longest[number, at] < OUTLIVES * lives.span:
             # Only of a path by itself: what a group holds that dies may hide what one of it keeps.
             if whole:
-                reached = float(deaths[number, at] + all_alive[number, at])
-                mean = float(whole_exposure[number, at] / deaths[number, at])
-                path = _filling(book, key, rows, at, (float(deaths[number, at]), reached, mean))
+                path = _filling(book, key, rows, at, float(deaths[number, at] + all_alive[number, at]))
                 (found.filling if path.size else found.dying).append(path)
                 done.append(set(rows))
             continue
@@ -222,7 +222,7 @@ def _kept(book: _Book, key: Key, rows: list[int], at: int, outlives: float) -> F
     span = max(end - begun, 1e-9)
     size = float(weight[first:].sum())
     error = CONFIDENCE * math.sqrt(float(variance[first:].sum())) / span
-    return Found(key, rows, float(weight.sum()), size / span, error, outlives, diary=told)
+    return Found(key, rows, float(weight.sum()), size / span, error, outlives, float(lives.now - born[0]), diary=told)
 
 
 def _yet_to_die(book: _Book, rows: list[int], at: int) -> float:
@@ -232,20 +232,49 @@ def _yet_to_die(book: _Book, rows: list[int], at: int) -> float:
     return max(beyond, 0.0) / (lives.of_deaths - age)
 
 
-def _filling(book: _Book, key: Key, rows: list[int], at: int, numbers: tuple[float, float, float]) -> Found:
+def _filling(book: _Book, key: Key, rows: list[int], at: int, reached: float) -> Found:
     """A path whose objects die, and what it will hold more than it does."""
-    deaths, reached, mean = numbers
     lives, age = book.lives, float(book.starts[at])
+    mean, deviation = _lives_on(book, rows, at)
     level = reached / (lives.of_deaths - age) * mean
     chosen = np.isin(lives.stack, rows) & (lives.age > age)
     alive = float(chosen.sum())
     each = float(lives.weight[chosen].mean())
-    deviation = level * math.sqrt(1 / deaths + 1 / reached)
+    deviation = level * math.hypot(deviation / mean, 1 / math.sqrt(reached))
     more = level - alive
     if more < max(LEAST_EVENTS, SIGNIFICANT * deviation):
         return Found(key, rows)
     after = mean * math.log(max(more / (0.05 * level), 1.0))
     return Found(key, rows, more * each, error=CONFIDENCE * deviation * each, after=after)
+
+
+def _lives_on(book: _Book, rows: list[int], at: int) -> tuple[float, float]:
+    """For how long what reaches that age lives on, on average, and the standard deviation of that.
+
+    Within a bucket the hazard is taken as constant, and after the last that has deaths enough: one hazard for all ages
+    would promise entries that have a term twice as long as that.
+    """
+    lives, start = book.lives, book.starts[at:]
+    died, ages = (each[rows][:, book.buckets[at:]].sum(axis=0) for each in (lives.deaths, lives.ages))
+    enough = np.flatnonzero(np.cumsum(died[::-1])[::-1] >= LEAST_EVENTS)
+    last = int(enough[-1]) if len(enough) else 0
+    beyond = np.maximum(np.append(start[1:], lives.span) - start, 0.0)
+    exposure = np.clip(lives.age[np.isin(lives.stack, rows)][:, None] - start, 0.0, beyond).sum(axis=0)
+    exposure += ages - start * died + (died.sum() - np.cumsum(died)) * beyond
+    deaths = float(died[last:].sum())
+    mean = float(exposure[last:].sum()) / deaths
+    variance = mean**2 / deaths
+    for part, exposed, width in zip(died[:last][::-1], exposure[:last][::-1], beyond[:last][::-1], strict=True):
+        if not part:
+            mean += width
+            continue
+        rate = part / max(exposed, 1e-9)
+        share = math.exp(-rate * width)
+        inside = (1 - share) / rate
+        slope = width * share * mean + (inside - width * share) / rate
+        variance = share**2 * variance + slope**2 * rate**2 / part
+        mean = inside + share * mean
+    return mean, math.sqrt(variance)
 
 
 def _weight(book: _Book, rows: list[int]) -> float:

@@ -168,7 +168,11 @@ class _Spoken:
         worst = kept[0].diary
         since = f", since {moment(worst.since)}" if worst and not worst.ever else ""
         pauses = ", with pauses" if worst and len(worst.bursts) > 1 else ""
-        alike = f"a cache would look the same only if its entries live longer than {longer} on average"
+        oldest = duration(min(one.oldest for one in kept))
+        alike = (
+            f"a cache would look the same only if its entries live longer than {longer} on average, or longer than"
+            f" {oldest} where they have a term"
+        )
         return f"{what}{since}{pauses} ({self._over}): {alike}"
 
     def _bursts(self, one: Found) -> str:

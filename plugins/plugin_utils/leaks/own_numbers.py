@@ -9,7 +9,7 @@ Where threads come and go, an allocator that seeds its sampling badly may miss a
 maps by itself is in no stack: it is what is resident and not malloc's, and shows even where malloc's comes and goes, as
 the buffers of Node do from one collection to the next.
 
-jemalloc gives each small block that it samples a page run of its own, of 16 KiB (``arena_prof_promote``), and counts
+jemalloc gives each small block that it samples four pages of its own (``arena_prof_promote``), and counts
 that as given out and as resident: so its number grows by more than the stacks, and that is not what the samples miss;
 and of these pages, those behind the block are not resident.
 
@@ -33,6 +33,7 @@ from ...module_utils.formats.jvm_memory import JvmMemory
 from ..archive.capture import Capture
 from ..base import libraries
 from ..base.byte_size import as_text
+from ..base.carried_builds import page_of
 from ..base.durations import DAY, duration, per_day
 from ..model.sampling import CONFIDENCE, EXACT, Sampling, Scheme
 from ..model.series import Series
@@ -53,8 +54,8 @@ LEAST_GROWTH = 1 << 20
 # The part of what is resident that matters even where it may be scatter. Triage says the same.
 _MUCH = 0.1
 _LARGEST = 1 << 62
-# What a sampled block takes at least, with pages of 4 KiB: SC_LARGE_MINCLASS.
-_LEAST_SAMPLED, _PAGE = 16 << 10, 4 << 10
+# How many pages a sampled block takes at least: SC_LARGE_MINCLASS.
+_LEAST_SAMPLED = 4
 # Longer than anybody will wait: a hundred years.
 _LATEST = 36525 * DAY
 _RUNTIMES = {"jvm": re.compile(r"libjvm\.so\Z"), "python": re.compile(r"(lib)?python3")}
@@ -76,12 +77,14 @@ _LEFT_IN_PYTHON = (
 class OwnNumbers:
     """What a process, or several together, said of its own memory at each time of a series, in bytes as the agent names
     them; ``left`` is what its limit or its host left of memory at the last time, None where that is not known. The
-    ``runtime`` is jvm, python or empty; ``tracks`` says that it is a JVM with native memory tracking."""
+    ``runtime`` is jvm, python or empty; ``tracks`` says that it is a JVM with native memory tracking. ``page`` is the
+    size of pages, in bytes, that its jemalloc was built for."""
 
     memory: Sequence[Mapping[str, object]]
     runtime: str
     left: float | None
     tracks: bool = False
+    page: int = 4096
 
     def of(self, name: str) -> list[float | None]:
         """One of the numbers at each time, None where it was not told."""
@@ -95,7 +98,8 @@ def own_numbers(captures: Sequence[Capture]) -> OwnNumbers:
     runtime = next((name for name, pattern in _RUNTIMES.items() if any(map(pattern.match, files))), "")
     left = told_size(memory[-1].get("left")) if memory else None
     tracks = any(JvmMemory.told(capture.facts.jvm).nmt is not None for capture in captures if capture.facts.jvm)
-    return OwnNumbers(memory, runtime, left, tracks)
+    page = page_of({image.sha256 for capture in captures for image in capture.images})
+    return OwnNumbers(memory, runtime, left, tracks, page)
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
     """The first of the own numbers that grows by more than the stacks, or else resident memory if that may; they were
     told at the times of the series."""
     sampled = series.bytes.sum(axis=0).tolist()
-    promoted, untouched = _promoted(series), _promoted(series, _PAGE)
+    promoted, untouched = _promoted(series, own.page), _promoted(series, own.page, own.page)
     kinds: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [(_GIVEN_OUT, ("allocated",), ())]
     # A JVM's heap is resident too as it fills, and how large it was, the JVM is asked for the newest dump alone.
     if own.runtime != "jvm":
@@ -203,14 +207,14 @@ def beyond_the_stacks(own: OwnNumbers, series: Series) -> OwnGrowth | None:
     return perhaps
 
 
-def _promoted(series: Series, unit: int = 1) -> list[float]:
+def _promoted(series: Series, page: int, unit: int = 1) -> list[float]:
     """At each time, by how many bytes more than their size, in whole units, sampled blocks are counted by jemalloc."""
     if series.sampling.scheme is not Scheme.POISSON or series.sampling.interval <= 1:
         return [0.0] * len(series.times)
     sizes = series.bytes / np.maximum(series.objects, 1.0)
     recorded = series.objects * -np.expm1(-sizes / series.sampling.interval)
     taken = np.ceil(sizes / unit) * unit
-    promoted: list[float] = (recorded * np.clip(_LEAST_SAMPLED - taken, 0.0, None)).sum(axis=0).tolist()
+    promoted: list[float] = (recorded * np.clip(_LEAST_SAMPLED * page - taken, 0.0, None)).sum(axis=0).tolist()
     return promoted
 
 
@@ -220,7 +224,7 @@ def replaced(own: OwnNumbers, series: Series, growth: float) -> str | None:
     rows = [
         (time, given_out - more, live)
         for time, live, more, given_out in zip(
-            series.times, sampled, _promoted(series), own.of("allocated"), strict=True
+            series.times, sampled, _promoted(series, own.page), own.of("allocated"), strict=True
         )
         if given_out is not None
     ]

@@ -144,7 +144,7 @@ def sum_of_own_numbers(each: Sequence[tuple[Series, OwnNumbers]], times: Sequenc
         sizes = {name: [told_size(one[name]) for one in told] for name in names}
         memory.append({name: sum(known) for name, known in _whole(sizes).items()})
     last = max(each, key=lambda one: one[0].times[-1])[1]
-    return OwnNumbers(memory, last.runtime, last.left, any(own.tracks for _series, own in each))
+    return OwnNumbers(memory, last.runtime, last.left, any(own.tracks for _series, own in each), last.page)
 
 
 def _whole(sizes: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:

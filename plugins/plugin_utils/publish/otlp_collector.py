@@ -12,7 +12,7 @@ from typing import Any
 from ..archive.capture import Capture
 from ..base import libraries, profile_proto
 from ..base.printable import printable
-from .profile_server import Server, ServerError, parts_of
+from .profile_server import Server, ServerError, parts_of, refuse_secrets
 
 grpc = libraries.optional("grpc")
 
@@ -27,8 +27,9 @@ class GrpcCollector(Server):
 
     def check(self) -> None:
         """Raises ServerError if ``url`` is not such an address, MissingLibraryError without gRPC."""
+        refuse_secrets(self.url)
         parts = parts_of(self.url)
-        if not parts.hostname or parts.path.strip("/") or parts.query or "@" in parts.netloc:
+        if not parts.hostname or parts.path.strip("/") or parts.query:
             raise ServerError(
                 f"{self.url!r} is no collector's address, such as grpc://collector.example.org:4317", True
             )

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from ..base import libraries
 from ..base.byte_size import as_text
@@ -54,7 +54,8 @@ class Server:
     timeout: float = 30.0
 
     def check(self) -> None:
-        """Raises ServerError if ``url`` is not an HTTP address."""
+        """Raises ServerError if ``url`` is not an HTTP address, or may hold a password, which messages would show."""
+        refuse_secrets(self.url)
         if parts_of(self.url).scheme not in ("http", "https"):
             raise ServerError(f"{self.url!r} is no server's address, such as https://pyroscope.example.org", True)
 
@@ -69,7 +70,7 @@ class Server:
         Raises ServerError. A redirect is an error: following it would send the headers to another server, whose answer
         would not mean that the profile was taken.
         """
-        return self._asked("POST", path, headers, content, _beginning)
+        return self._asked("POST", path, headers, content, self._taken)
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, **content: Any) -> bytes:
         """The whole answer, unpacked. Raises ServerError, also of what is too large or takes too long."""
@@ -124,6 +125,14 @@ class Server:
         # 401, 403 and 404 would refuse any profile; 400, 413 and 422 refuse this one.
         raise ServerError(problem, answer.status in (401, 403, 404), answer.status)
 
+    def _taken(self, answer: Any) -> bytes:
+        # Whatever serves the pages of a web interface, or asks for a login, has one for any path.
+        if answer.headers.get("Content-Type", "").lower().startswith("text/html"):
+            raise ServerError(
+                f"{self.url} answered {answer.status} with a web page: nothing there takes profiles", True
+            )
+        return _beginning(answer)
+
     def _whole(self, answer: Any) -> bytes:
         parts: list[bytes] = []
         size, end = 0, time.monotonic() + _LONGEST_ANSWER
@@ -141,8 +150,20 @@ class Server:
         address = urlsplit(self.url)
         proxy = urllib.request.getproxies().get(address.scheme)
         if proxy and not urllib.request.proxy_bypass(address.hostname or ""):
-            return urllib3.ProxyManager(proxy)
+            whole = proxy if "://" in proxy else f"http://{proxy}"  # as curl reads it
+            user = unquote(urlsplit(whole).netloc.rpartition("@")[0])
+            return urllib3.ProxyManager(whole, proxy_headers=urllib3.make_headers(proxy_basic_auth=user or None))
         return urllib3.PoolManager()
+
+
+def refuse_secrets(url: str) -> None:
+    """Raises ServerError, without the address, if a user's name or password may be in it: nobody would send these."""
+    if "@" in url:
+        raise ServerError(
+            "the server's address has an @, as behind a user's name and password: give these as a header, such as"
+            " Authorization: Basic ..., since messages show addresses",
+            True,
+        )
 
 
 def parts_of(url: str) -> SplitResult:

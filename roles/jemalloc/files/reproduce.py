@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: Offheap contributors
 """Build what the controller gives to hosts, for all their platforms, twice, and compare it with our SHA-256.
 
-reproduce.py [RELEASE]    the agent and, from jemalloc's release tarball RELEASE, the library
+reproduce.py [RELEASE]                     the agent and, from jemalloc's release tarball RELEASE, the library
+reproduce.py RELEASE PLATFORM DIRECTORY    both, once, for one of the platforms in vars/main.yml, left in DIRECTORY
 
 The second build has another directory, HOME, locale and umask than the first and, where this machine lets it have a
 namespace of users, another user. Both are compared with cross_checksums.json beside this file. It needs PyYAML and what
@@ -95,7 +96,7 @@ def built(
         "options": [f"--with-lg-page={page}", *DEFAULTS["jemalloc_configure_options"]],
         "cflags": DEFAULTS["jemalloc_cflags"],
         "place": f"/opt/offheap/{stem.partition('-')[0]}/{stem.partition('-')[2]}{suffix}",
-        "result": str(directory / f"{stem}-{platform}.tar.gz"),
+        "result": str(directory / f"{stem}-{platform}-cross.tar.gz"),
         "sha256": expected,
         "record": {"platform": platform},
     }
@@ -152,12 +153,24 @@ def reproduced(release: Path | None, directory: Path) -> list[str]:
     return wrong
 
 
+def left(release: Path, platform: str, directory: Path, work: Path) -> None:
+    """Build both parts once, as the controller leaves them in its cache. Raises subprocess.CalledProcessError."""
+    carried: dict[str, str] = json.loads(CARRIED.read_text())
+    directory.mkdir(parents=True, exist_ok=True)
+    sources = (("library", library_stem(), patched(release, work)), ("agent", agent_stem(), AGENT))
+    for part, stem, source in sources:
+        built(part, platform, source, directory, carried[f"{stem}-{platform}"])
+
+
 def main(arguments: list[str]) -> int:
     """The status to end with."""
-    if len(arguments) > 1:
+    if len(arguments) not in (0, 1, 3) or (arguments[1:] and arguments[1] not in TARGETS):
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory(prefix="offheap-reproduce-") as directory:
         try:
+            if arguments[1:]:
+                left(Path(arguments[0]), arguments[1], Path(arguments[2]), Path(directory))
+                return 0
             wrong = reproduced(Path(arguments[0]) if arguments else None, Path(directory))
         except subprocess.CalledProcessError as error:
             wrong = [str(error.stderr or error).strip()]

@@ -274,6 +274,19 @@ def test_questions(lake: str, number: int) -> None:
     assert list(answers())[number](rows), rows
 
 
+def test_a_capture_in_which_nothing_was_live_holds_nothing(tmp_path: Path) -> None:
+    """It has no points; the one before it was answered in its place."""
+    archive, place = Archive.create(tmp_path / "archive"), str(tmp_path / "lake")
+    for number, leaked in enumerate((10, 0)):
+        content = leaky_archives.dump_text(leaked, 0)
+        add(archive, tmp_path / "scratch", content, "1.0", 0, host="app1", sequence=number, time=1e9 + number)
+    update(archive, place)
+    ((*_whose, seen, live),) = asked(place, QUESTIONS[0])
+    assert (seen.timestamp(), live) == (1e9 + 1, 0)
+    ((_unit, _day, middle, most),) = asked(place, QUESTIONS[5])
+    assert rounded([(middle, most)]) == [(mib(5), mib(10))]
+
+
 def test_a_lake_that_cannot_be_reached(s3_store: s3.Server, fleet: Archive) -> None:
     with pytest.raises(LakeError, match="the lake s3://nowhere/lake"), reading(fleet, print) as reader:
         Lake("s3://nowhere/lake").add(fleet, reader, fleet.captures(), print)

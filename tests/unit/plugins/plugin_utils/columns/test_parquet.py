@@ -223,3 +223,19 @@ def test_damage_is_never_read_as_data(tmp_path: Path) -> None:
             for one, other in ((found.stacks, good.stacks), (found.objects, good.objects), (found.bytes, good.bytes)):
                 assert one.tolist() == other.tolist(), f"byte {at}, of {name}"
     assert told > 100
+
+
+def test_a_file_that_is_damaged_anywhere_is_made_anew_or_told(tmp_path: Path) -> None:
+    """Some bits of what says which columns there are ended a whole report by an error of another kind."""
+    path, damaged = tmp_path / "samples.parquet", tmp_path / "damaged.parquet"
+    parquet.write(path, _profile(), _facts(), 3)
+    whole, told = path.read_bytes(), set()
+    for at in range(1, len(whole), 3):
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 128]) + whole[at + 1 :])
+        if parquet.is_current(damaged):
+            for read in (lambda: parquet.read_moment(damaged, 0.0), lambda: parquet.read(damaged, _facts())):
+                try:
+                    read()
+                except SamplesError as error:
+                    told.add("delete it, and it is made anew" in str(error))
+    assert told == {True}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base import carried_builds
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver import pod_libraries
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.pod_template import PodError
 
@@ -39,7 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         packed(tmp_path, build, inner, content)
     sums = {build: hashlib.sha256(content).hexdigest() for build, (_inner, content) in FILES.items()}
     (tmp_path / "sums.json").write_text(json.dumps(sums))
-    monkeypatch.setattr(pod_libraries, "_SUMS", tmp_path / "sums.json")
+    monkeypatch.setattr(carried_builds, "_SUMS", tmp_path / "sums.json")
     return tmp_path
 
 
@@ -56,6 +57,19 @@ def test_other_libraries_have_another_name(cache: Path) -> None:
     sums = json.loads((cache / "sums.json").read_text())
     (cache / "sums.json").write_text(json.dumps({**sums, "agent-0b-glibc-x86_64-4096": "0" * 64}))
     assert pod_libraries.name_of("amd64") != before
+
+
+def test_arm_s_libraries_run_with_pages_of_each_size(cache: Path) -> None:
+    """A manifest does not say which the node has, and the library for 4 KiB ends a program on larger ones."""
+    sums = {}
+    for name, (inner, content) in FILES.items():
+        for page in (4096, 16384, 65536):
+            build, of_page = name.replace("x86_64-4096", f"aarch64-{page}"), content + b"%d" % page
+            packed(cache, build, inner, of_page)
+            sums[build] = hashlib.sha256(of_page).hexdigest()
+    (cache / "sums.json").write_text(json.dumps(sums))
+    found = pod_libraries.config_map(cache, "arm64")["binaryData"]
+    assert base64.b64decode(found["libjemalloc.so.2"]) == b"\x7fELF jemalloc65536"
 
 
 def test_the_collection_has_builds_for_each_architecture() -> None:

@@ -128,6 +128,28 @@ def test_a_cache_that_fills_says_where_it_levels_off() -> None:
     assert "live memory levels off at" in verdict.reason
 
 
+@pytest.mark.parametrize("part", [0.7, 0.8, 1.0])
+def test_a_cache_whose_entries_have_a_term_is_full_when_it_is_over(part: float) -> None:
+    """It was to hold half as much again, while all ages were said to die alike."""
+    for seed in range(4):
+        seen = process(Shape("term", _of_half_a_day, rate=150), np.random.default_rng([seed, 7]), 1 << 17)
+        (found,) = [one for one in by_lives.find(seen.lives(part * DAY)).dying if one.key == PATH.key]
+        assert found.size == 0
+
+
+def _of_half_a_day(random: np.random.Generator, count: float) -> Objects:
+    born = np.sort(random.uniform(0, DAY, random.poisson(count)))
+    return Objects(born, np.full(len(born), DAY / 2))
+
+
+def test_a_leak_names_the_shortest_term_that_would_look_the_same() -> None:
+    """For ten days on average, as of entries that die at any age alike, those with a term need not live."""
+    seen = process(Shape("term", _of_half_a_day, rate=150), np.random.default_rng(7), 1 << 17)
+    verdict = verdict_on("7-aa", seen.series(DAY / 2), seen.lives(DAY / 2))
+    assert verdict.answer is Answer.LEAK
+    assert verdict.reason.endswith("on average, or longer than 10 h 46 min where they have a term"), verdict.reason
+
+
 def test_an_object_that_grows_by_realloc_is_judged_by_levels() -> None:
     seen = _process("doubling")
     assert verdict_on("7-aa", seen.series(DAY), seen.lives(DAY)).answer is not Answer.NO_LEAK

@@ -2,6 +2,7 @@
 # SPDX-FileCopyrightText: Offheap contributors
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.capture_facts import KnownImage
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Capture
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.carried_builds import carried
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.own_numbers import (
     beyond_the_stacks,
     growth_beyond,
@@ -70,6 +72,22 @@ def test_where_more_is_given_out_than_the_stacks_explain_nobody_can_tell() -> No
     assert (verdict.bound, list(verdict.limits)) == (0.0, []), "what it would have been is contradicted"
     assert verdict.reason.startswith("what malloc has given out grows by 240.0 MiB/day ± ")
     assert "and the stacks explain 0 B of it: 240.0 MiB/day are left, which the samples miss; no code" in verdict.reason
+
+
+@pytest.mark.parametrize("page", [4096, 16384, 65536])
+def test_a_sampled_block_takes_four_of_the_pages_that_the_library_was_built_for(page: int) -> None:
+    """With pages of 64 KiB, half as much again is given out as the stacks hold, and the samples miss none of it."""
+    (built,) = [one for name, one in carried().items() if name.startswith("jem") and name.endswith(f"-aarch64-{page}")]
+    leaked = [(100 + 2000 * time / 3600) * MIB for time in TIMES]
+    at_times = zip(TIMES, leaked, strict=True)
+    watched = series.of_samples((time, profile({("leak", "main"): live}, 1000)) for time, live in at_times)
+    watched = replace(watched, sampling=SAMPLING)
+    more = -math.expm1(-1000 / SAMPLING.interval) * (4 * page - 1000) / 1000
+    numbers: Numbers = {"allocated": lambda hours: (100 + 2000 * hours) * (1 + more)}
+    library = KnownImage("/opt/offheap/jemalloc/5.3.0-0a/lib/libjemalloc.so.2", "00" * 20, 1, built)
+    captures = [replace(one, facts=replace(one.facts, images=(library,))) for one in _captures(numbers)]
+    assert beyond_the_stacks(own_numbers(captures), watched) is None
+    assert (beyond_the_stacks(own_numbers(_captures(numbers)), watched) is None) is (page == 4096)
 
 
 def test_the_pages_that_sampled_blocks_take_are_not_what_the_samples_miss() -> None:

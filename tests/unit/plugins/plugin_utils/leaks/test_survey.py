@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyarrow.parquet as pq
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.action import leak_report
@@ -179,6 +180,25 @@ def test_a_process_that_measures_something_else_by_now_stops_no_report(tmp_path:
         (host,) = survey(archive, reader, Scope(), said.append)
     assert [capture.facts.measure for capture in host.processes[0].captures] == ["live", "live"]
     assert any("1 captures of" in one and "something else than the newest, live memory" in one for one in said), said
+
+
+def test_a_capture_whose_derived_stacks_are_damaged_stops_no_report(tmp_path: Path) -> None:
+    archive = DescribedArchive([_worker(1, dumps=12), replace(_worker(1, dumps=12), host="app2")]).make(tmp_path)
+    with reading(archive, pytest.fail) as reader:
+        assert len(list(survey(archive, reader, Scope(), pytest.fail))) == 2
+    newest = archive.captures(host="app1")[-1].derived(parquet.NAME)
+    group = pq.read_metadata(newest).row_group(0)
+    columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+    column = columns["frames.list.element.offset"]
+    content = bytearray(newest.read_bytes())
+    content[column.dictionary_page_offset + column.total_compressed_size // 2] ^= 255
+    newest.write_bytes(content)
+    said: list[str] = []
+    with reading(archive, said.append) as reader:
+        hosts = list(survey(archive, reader, Scope(), said.append))
+    assert [len(host.processes[0].captures) for host in hosts] == [11, 12]
+    (left_out,) = said
+    assert "a capture of web.service on app1 was left out" in left_out and "delete it" in left_out
 
 
 def test_one_that_leaked_and_has_ended_is_no_leak_beside_replaced_workers() -> None:

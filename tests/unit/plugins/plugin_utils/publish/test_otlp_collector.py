@@ -262,7 +262,6 @@ def test_no_service_fails_the_task(archive: Archive, service: tuple[Service, str
     [
         "grpc://",
         "grpc://collector:4317/v1",
-        "grpcs://user@collector",
         *(
             f"grpc://{host}"
             for host in ("collector:port", "collector:", "collector:0", "collector:65536", "[::1", ":1")

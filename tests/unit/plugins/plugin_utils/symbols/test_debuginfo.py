@@ -235,6 +235,15 @@ def test_the_servers_are_those_of_the_environment(
     assert [frame.label for frame in frames] == ["pack", "hidden"]
 
 
+def test_words_for_other_clients_are_no_servers_and_no_password_is_shown(tmp_path: Path) -> None:
+    """As Fedora sets it for each login."""
+    warnings: list[str] = []
+    files = _files(tmp_path, warnings, "ima:enforcing", "https://me:secret@debug.example.org/", "ima:ignore")
+    assert files.find("00" * 20, PATH) is None
+    (told,) = warnings
+    assert told.startswith("https://…@debug.example.org/ of DEBUGINFOD_URLS") and "without a password" in told
+
+
 def test_a_server_that_lies_or_fails_is_left_out_with_a_word(split: Split, tmp_path: Path) -> None:
     class Liar(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
