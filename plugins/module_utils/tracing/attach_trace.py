@@ -22,7 +22,7 @@ import time
 from typing import Generator, Iterator
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, limits
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
@@ -103,6 +103,7 @@ class AttachTrace:
         self.owner = Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
         self._own_pid = int(status.get("NSpid", str(self.pid)).split()[-1])
         inject.examine(self.pid, self._library, SYMBOL)
+        self._check_program(unit.name)
         preload_obstacles.check_confinement(unit.name, self.pid, [self._library])
         if status.get("Seccomp") == _FILTERS:
             syscall_filter.check(unit)
@@ -119,6 +120,13 @@ class AttachTrace:
             )
         if has_agent(self.pid):  # another copy of the library cannot tell, lent or of another version
             raise TraceError(f"process {self.pid} of {unit.name} cannot be attached to: {_WHY[errno.EBUSY]}")
+
+    def _check_program(self, unit: str) -> None:
+        file, name = f"{procfs.directory(self.pid)}/exe", procfs.exe(self.pid) or ""
+        try:
+            preload_obstacles.check_linked_in(unit, name, elf.read(file), file)
+        except OSError:
+            raise procfs.ProcessGone(self.pid) from None
 
     @contextlib.contextmanager
     def windows(self) -> Iterator[Iterator[Window]]:

@@ -174,6 +174,15 @@ def test_what_async_profiler_has_traced_is_left_alone(run: Run, tmp_path: Path) 
     assert told["failed"] and "async-profiler is in process" in told["msg"]
 
 
+def test_what_has_its_allocator_inside_is_left_alone(run: Run, tmp_path: Path) -> None:
+    """No call of its own would lead to the agent, and that would be called no leak."""
+    source = f"void *malloc(unsigned long size) {{ return size ? 0 : 0; }}\n{programs.SLEEPS}"
+    program = programs.compiled(tmp_path, "own", source, "-fno-builtin")
+    with programs.running(program) as pid:
+        told = run([pid], source="attach")
+    assert told["failed"] and f"{program}, which app.service runs, has its allocator linked into it" in told["msg"]
+
+
 def _children() -> set[int]:
     tasks = Path("/proc/self/task").iterdir()
     return {int(word) for task in tasks for word in (task / "children").read_text().split()}
