@@ -446,6 +446,25 @@ def test_two_copies_of_the_agent_leave_each_other_alone(
     assert process.poll() is None
 
 
+def test_a_process_that_becomes_another_program_meanwhile(
+    run: Start, attached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was known of its addresses is of the program before."""
+    process, held = run("sh", "-c", "echo waits; read line; exec sleep 100"), held_thread.held
+
+    def later(*given: object) -> object:
+        assert process.stdin
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        wait_for("another program", lambda: procfs.cmdline(process.pid) == ["sleep", "100"])
+        return held(*given)
+
+    monkeypatch.setattr(held_thread, "held", later)
+    with pytest.raises(InjectError, match="another program"):
+        have(process, attached, tmp_path / "out")
+    assert process.poll() is None and not (tmp_path / "out").exists()
+
+
 def test_why_it_cannot_be_opened(run: Start, tmp_path: Path) -> None:
     """The loader's own words, and the thread goes on."""
     source = tmp_path / "needs.c"
