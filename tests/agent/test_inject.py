@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -452,7 +453,7 @@ def test_a_process_that_becomes_another_program_meanwhile(
     """What was known of its addresses is of the program before."""
     process, held = run("sh", "-c", "echo waits; read line; exec sleep 100"), held_thread.held
 
-    def later(*given: object) -> object:
+    def later(*given: Any) -> held_thread.Held:
         assert process.stdin
         process.stdin.write("go on\n")
         process.stdin.flush()
