@@ -34,6 +34,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     last_act,
     other_root,
     tracing_library,
+    urgency,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_SAMPLES
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
@@ -138,12 +139,14 @@ class AttachTrace:
             yield windows
 
     def _windows(self) -> Generator[Window, None, None]:
-        self._path = self._library
+        self._path, self._scheduled = self._library, urgency.scheduled(self.pid)
         with other_root.directory(self.pid, *self.owner) as self._lent, last_act.if_killed(self._end):
             yield from self._attached()
 
     def _end(self) -> None:
-        """In the place of us who were killed."""
+        """In the place of us who were killed, maybe while a thread was held."""
+        urgency.calm_all(self.pid, self._scheduled)
+        other_root.remove_libraries(self.pid)
         try:
             self._detach()
         finally:
