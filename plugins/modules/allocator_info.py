@@ -172,7 +172,8 @@ processes:
       description: Its executable.
       type: str
     allocator:
-      description: One of V(jemalloc), V(tcmalloc), V(mimalloc), V(libc), V(unknown).
+      description: One of V(jemalloc), V(tcmalloc), V(mimalloc), V(libc), V(unknown); V(other) for any
+        that is linked into the program.
       type: str
     library:
       description: The library that provides it, if it is a separate one.

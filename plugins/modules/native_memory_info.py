@@ -211,7 +211,8 @@ samples:
           description: The executable.
           type: str
         allocator:
-          description: One of V(jemalloc), V(tcmalloc), V(mimalloc), V(libc), V(unknown).
+          description: One of V(jemalloc), V(tcmalloc), V(mimalloc), V(libc), V(unknown); V(other) for any
+            that is linked into the program.
           type: str
         library:
           description: The allocator's library, if it is a separate one.

@@ -190,6 +190,13 @@ def test_a_filter_that_the_service_adds_itself_is_not_trusted(start: Start, hard
 
 
 @needs_this_machine
+@pytest.mark.parametrize("children", [0, 1])
+def test_a_child_that_is_forked_in_a_thread_with_the_least_stack(start: Start, hard_cases: Path, children: int) -> None:
+    """The handler of fork runs on it, whether the child is to have an agent or not."""
+    assert start(hard_cases, "small", children=children).result() == (0, "0\n")
+
+
+@needs_this_machine
 def test_a_service_whose_main_thread_has_ended(start: Start, hard_cases: Path) -> None:
     """What the process is in /proc is that thread, of which nothing is left."""
     service = start(hard_cases, "ended", start_delay=1)

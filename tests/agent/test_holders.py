@@ -358,6 +358,29 @@ def test_the_epolls_of_a_service_with_many_files_are_let_alone(start: Start) -> 
     assert not wait_for("something to be lost", look)["complete"]
 
 
+def in_real_time() -> None:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_service_of_real_time_priority_keeps_half_of_the_processor(start: Start) -> None:
+    """Our thread inherits it, and would give way to nobody."""
+    if EMULATED:
+        pytest.skip("an emulated process sees the emulator's memory")
+    program = compiled("data", [PROGRAMS / "data.c"])
+    popen = {"stdin": subprocess.PIPE, "preexec_fn": in_real_time}
+    service = start(program, "lost", conf="lg_prof_sample:16", popen=popen)
+    begin(service)
+    (agent,) = [task for task in Path(f"/proc/{service.pid}/task").iterdir() if task.name != str(service.pid)]
+    assert os.sched_getscheduler(int(agent.name)) == os.SCHED_FIFO
+    looked = 0.0
+    before = int((agent / "schedstat").read_text().split()[0])
+    while looked < 0.2:
+        looked += service.ask("holders")["holders"]["duration"]
+    used = int((agent / "schedstat").read_text().split()[0]) - before
+    assert looked > used / 1e9, "of which some were for the dumps"
+
+
 @pytest.mark.soak_only
 def test_a_thousand_looks_at_what_never_rests(start: Start) -> None:
     program = built()

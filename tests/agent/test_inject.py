@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs
-from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, inject, lent_memory
+from ansible_collections.offheap.profiler.plugins.module_utils.tracing import held_thread, inject, lent_memory, tracee
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.inject import InjectError, have_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import TraceError
 from ansible_collections.offheap.profiler.tests.agent.conftest import FOREIGN, PROGRAMS, compiled
@@ -258,6 +259,46 @@ def kill_tracer(pid: int) -> None:
             return
 
 
+def test_a_tracer_that_is_killed_between_any_two_steps_leaves_the_process_alive(
+    run: Start, attached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for those that map the thread's stack, and unmap it."""
+    process = run(program("registers"))
+    step, enter, restore = tracee.Tracee._ptrace, held_thread.Held.__enter__, held_thread.Held._restore
+    first, left = 0, -1
+
+    def entered(held: held_thread.Held) -> held_thread.Held:
+        nonlocal left
+        found, left = enter(held), first
+        return found
+
+    def restored(held: held_thread.Held) -> None:
+        nonlocal left
+        left = -1
+        restore(held)
+
+    def stepped(thread: tracee.Tracee, *given: int) -> None:
+        nonlocal left
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        step(thread, *given)
+
+    monkeypatch.setattr(held_thread.Held, "__enter__", entered)
+    monkeypatch.setattr(held_thread.Held, "_restore", restored)
+    monkeypatch.setattr(tracee.Tracee, "_ptrace", stepped)
+    while True:
+        try:
+            found = have(process, attached, tmp_path / "out")
+        except held_thread.LetGo:
+            first += 1
+        else:
+            break
+    assert found.result == 42 and first > 20
+    assert process.poll() is None, rest(process)
+    assert int(procfs.status(process.pid)["SigBlk"], 16) == 0
+
+
 @pytest.mark.parametrize("times", [60, pytest.param(1000, marks=pytest.mark.soak_only)])
 @pytest.mark.parametrize("kind", ["idle", "busy"])
 def test_many_times_in_a_crowd(kind: str, times: int, run: Start, attached: str, tmp_path: Path) -> None:
@@ -404,6 +445,25 @@ def test_two_copies_of_the_agent_leave_each_other_alone(
         with client.Connection(agent) as connection:
             assert connection.request("detach")["left"] == 0
     assert process.poll() is None
+
+
+def test_a_process_that_becomes_another_program_meanwhile(
+    run: Start, attached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was known of its addresses is of the program before."""
+    process, held = run("sh", "-c", "echo waits; read line; exec sleep 100"), held_thread.held
+
+    def later(*given: Any) -> held_thread.Held:
+        assert process.stdin
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        wait_for("another program", lambda: procfs.cmdline(process.pid) == ["sleep", "100"])
+        return held(*given)
+
+    monkeypatch.setattr(held_thread, "held", later)
+    with pytest.raises(InjectError, match="another program"):
+        have(process, attached, tmp_path / "out")
+    assert process.poll() is None and not (tmp_path / "out").exists()
 
 
 def test_why_it_cannot_be_opened(run: Start, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ansible_collections.offheap.profiler.tests.agent.builds import EMULATOR, SO
 from ansible_collections.offheap.profiler.tests.agent.conftest import (
     COMPILER,
     EMULATED,
+    FOREIGN,
     PROGRAMS,
     compiled,
     service_program,
@@ -241,6 +242,18 @@ def test_what_only_some_allocators_have_is_seen(opened: Open, unpatched_jemalloc
     taken.assert_is_consistent()
     attached.do("free")
     assert attached.dump().of("own") == (0, 0, 9)
+    assert attached.detach()["left"] == 0
+
+
+@pytest.mark.skipif(FOREIGN, reason="the allocator here is of this machine's C library")
+def test_what_is_freed_with_its_size_dies(opened: Open) -> None:
+    """By functions of the allocator's own, which call no free that could be seen."""
+    options = ("-shared", "-fPIC", "-fno-builtin")
+    attached = opened(program("now"), preload=compiled("libsized.so", [PROGRAMS / "sized.c"], *options))
+    attached.begin()
+    wait_for("a second look", lambda: attached.ask("status")["entries"] >= 11)  # nine are for what all have
+    attached.do("sized")
+    assert attached.dump().of("sized") == (0, 0, 2)
     assert attached.detach()["left"] == 0
 
 

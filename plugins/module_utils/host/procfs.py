@@ -145,9 +145,14 @@ def environ(pid: int, proc: str = "/proc") -> dict[str, str]:
     return found
 
 
+def auxiliary(pid: int, proc: str = "/proc") -> bytes:
+    """What the kernel has told the program that it runs (getauxval(3)): where it lies, among others."""
+    return _read(proc, "auxv", pid)
+
+
 def is_secure(pid: int, proc: str = "/proc") -> bool:
     """Whether the kernel has started it so that the loader trusts no variable (AT_SECURE, getauxval(3))."""
-    content = _read(proc, "auxv", pid)
+    content = auxiliary(pid, proc)
     pairs = _AUX.iter_unpack(content[: len(content) // _AUX.size * _AUX.size])
     return any(kind == _AT_SECURE and value for kind, value in pairs)
 

@@ -119,13 +119,17 @@ def of_process(pid: int) -> dict[str, Any]:
             "library": library,
             "preloaded": bool(first),
         }
-    return {"pid": pid, "exe": executable, "allocator": inside(executable), "library": None, "preloaded": False}
-
-
-def inside(executable: str | None) -> str:
-    """The allocator that a program has linked in, by its symbols; "libc" if none."""
     try:
-        program = elf.read(executable or "")
-        return next((name for name, symbols in SYMBOLS.items() if program.defines(symbols)), "libc")
+        named = inside(elf.read(executable or ""))
     except elf.ElfError:
-        return "unknown"
+        named = "unknown"
+    return {"pid": pid, "exe": executable, "allocator": named, "library": None, "preloaded": False}
+
+
+def inside(program: elf.Elf) -> str:
+    """The allocator that a program has linked in, by its symbols; "other" if it is none of ours, "libc" if none.
+
+    Raises ElfError.
+    """
+    named = next((name for name, symbols in SYMBOLS.items() if program.defines(symbols)), "")
+    return named or ("other" if program.defines(["malloc"]) else "libc")

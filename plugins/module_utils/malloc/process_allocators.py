@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from typing import Any, Iterator, NamedTuple
 
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, linked_jemalloc
 
@@ -19,6 +20,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.malloc import all
 _PROGRAM, _LIBRARY, _OTHER_LIBRARY, _C_LIBRARY, _BESIDE = range(5)
 _OURS = "it is this collection's own, and profiles"
 _REPLACE = "profiled_service_mode: profile preloads a jemalloc that can profile in its place"
+# Its operator new would go on beside a preloaded malloc.
+_KEEP = "profiled_service_allocator: own samples what it gives out"
 _BY_HAND = "set {} in the unit by hand, and name DIRECTORY in offheap_offered"
 _HEAPPROFILE = _BY_HAND.format("HEAPPROFILE=DIRECTORY/heap")
 # Where the program has a jemalloc of its own, the preload is refused: that might be all that it uses.
@@ -27,7 +30,7 @@ _PRELOAD = _BY_HAND.format(
 )
 _WITHOUT = "it was built without its profiler: build it with --enable-prof (Rust: tikv-jemallocator's profiling)"
 _NEVER = "it has no profiler, and nothing can take its place: build the program with another allocator"
-_INSIDE = {"jemalloc": _WITHOUT, "tcmalloc": _HEAPPROFILE, "mimalloc": _NEVER}
+_INSIDE = {"jemalloc": _WITHOUT, "tcmalloc": _HEAPPROFILE, "mimalloc": _NEVER, "other": _NEVER}
 
 
 class _Found(NamedTuple):
@@ -70,7 +73,7 @@ def _in_file(path: str, executable: str | None, used: str | None) -> Iterator[_F
     ours = path.startswith((f"{places.INSTALLED}/", f"{os.path.realpath(places.INSTALLED)}/"))
     if named:
         can = named == "tcmalloc" and "minimal" not in os.path.basename(path)
-        way = _OURS if ours else _HEAPPROFILE if can else _REPLACE
+        way = _OURS if ours else _HEAPPROFILE if can else _REPLACE if named == "jemalloc" else _KEEP
         yield _Found(_LIBRARY if path == used else _OTHER_LIBRARY, named, path, way)
     if named or ours:
         return
@@ -86,6 +89,13 @@ def _in_file(path: str, executable: str | None, used: str | None) -> Iterator[_F
             way = f"profiled_service_mode: own sets {variable}"
         serves = path == executable and variable == "MALLOC_CONF"
         yield _Found(_PROGRAM if serves else _BESIDE, "jemalloc", path, way)
-    inside = allocator_libraries.inside(path) if path == executable and not linked.speaks else ""
+    inside = _inside(path) if path == executable and not linked.speaks else ""
     if inside in _INSIDE:
         yield _Found(_PROGRAM, inside, path, _INSIDE[inside])
+
+
+def _inside(path: str) -> str:
+    try:
+        return allocator_libraries.inside(elf.read(path))
+    except elf.ElfError:
+        return ""

@@ -24,9 +24,10 @@ from types import TracebackType
 from typing import Iterator, NamedTuple
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, jfr_header
+from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
-from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import Jvm
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import HotspotError, Jvm
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import last_act, tracing_library
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 
@@ -121,7 +122,12 @@ class Recording:
                 f"start,nativemem={interval},jfr,jfropts={_ONLY_EVENTS},file={file.path},timeout={seconds},"
                 f"memlimit={MEMORY},log={log.path},loglevel=warn"
             )
-            code = hotspot_attach.load(found.jvm, found.library, options, (file.path, log.path))
+            try:
+                code = hotspot_attach.load(found.jvm, found.library, options, (file.path, log.path))
+            except HotspotError:  # no answer in time: it may record all the same, and nobody would read
+                with contextlib.suppress(OffheapError):
+                    _stop_if_it_records(found, file.fd)
+                raise
             if code:
                 said = os.pread(log.fd, _MOST_SAID, 0).decode("utf-8", "replace").strip()
                 raise TraceError(f"async-profiler did not start in process {found.jvm.pid} (code {code}): {said}")

@@ -22,7 +22,7 @@ import time
 from typing import Generator, Iterator
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
-from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, limits
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import dump_name, elf, limits
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
@@ -34,6 +34,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     last_act,
     other_root,
     tracing_library,
+    urgency,
 )
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.budget import OF_SAMPLES
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import (
@@ -103,6 +104,7 @@ class AttachTrace:
         self.owner = Owner(int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
         self._own_pid = int(status.get("NSpid", str(self.pid)).split()[-1])
         inject.examine(self.pid, self._library, SYMBOL)
+        self._check_program(unit.name)
         preload_obstacles.check_confinement(unit.name, self.pid, [self._library])
         if status.get("Seccomp") == _FILTERS:
             syscall_filter.check(unit)
@@ -120,6 +122,13 @@ class AttachTrace:
         if has_agent(self.pid):  # another copy of the library cannot tell, lent or of another version
             raise TraceError(f"process {self.pid} of {unit.name} cannot be attached to: {_WHY[errno.EBUSY]}")
 
+    def _check_program(self, unit: str) -> None:
+        file, name = f"{procfs.directory(self.pid)}/exe", procfs.exe(self.pid) or ""
+        try:
+            preload_obstacles.check_linked_in(unit, name, elf.read(file), file)
+        except OSError:
+            raise procfs.ProcessGone(self.pid) from None
+
     @contextlib.contextmanager
     def windows(self) -> Iterator[Iterator[Window]]:
         """As a Trace's."""
@@ -130,12 +139,14 @@ class AttachTrace:
             yield windows
 
     def _windows(self) -> Generator[Window, None, None]:
-        self._path = self._library
+        self._path, self._scheduled = self._library, urgency.scheduled(self.pid)
         with other_root.directory(self.pid, *self.owner) as self._lent, last_act.if_killed(self._end):
             yield from self._attached()
 
     def _end(self) -> None:
-        """In the place of us who were killed."""
+        """In the place of us who were killed, maybe while a thread was held."""
+        urgency.calm_all(self.pid, self._scheduled)
+        other_root.remove_libraries(self.pid)
         try:
             self._detach()
         finally:

@@ -9,8 +9,9 @@ as long as was left, as if nothing had been (x86_64; elsewhere, and for epoll_wa
 
 What it calls returns into the frame of a signal (thread_registers.py). If a call is not back by the deadline, or our
 process is killed, the thread is let go, and the call goes on by itself; at its end, the kernel brings the thread back
-to its wait. Only its stack stays mapped then. The two system calls that map the stack and unmap it have no such way
-back: if we are killed within their microseconds, the thread's wait ends early with a wrong result.
+to its wait; so it does between two calls. Only its stack stays mapped then. The two system calls that map the stack and
+unmap it have no such way back: if we are killed within their microseconds, the thread's wait ends early with a wrong
+result, or its signals stay blocked.
 
 This module is private to the collection.
 """
@@ -96,6 +97,8 @@ class Held:
         self._pid, self._machine, self._thread, self._call, self._ways = pid, machine, tracee, call, ways
         self._saved = tracee.registers()
         self._again = machine.again(self._saved, call)
+        # What it goes on with wherever it stands between two calls, should we be killed.
+        self._alone = self._again
         self._floating, self._mask = tracee.floating(), tracee.mask()
         self._memory = os.open(f"{procfs.directory(pid)}/mem", os.O_RDWR | os.O_CLOEXEC)
         self._stack, self._calls = 0, False
@@ -112,6 +115,9 @@ class Held:
                 raise HoldError(f"process {self._pid} has no memory for a stack: {os.strerror((1 << 64) - address)}")
             self._stack = address
             self._frame = self._machine.frame(self._again, self._mask, self._floating, address, self._ways)
+            self._write(self._frame.content, self._frame.address)
+            self._alone = self._machine.way_back(self._again, self._frame, self._ways)
+            self._thread.set_registers(self._alone)
         except BaseException:
             self._leave()
             raise
@@ -141,7 +147,7 @@ class Held:
                 f" {deadline - self.began:.1f} seconds; it was let go, and finishes by itself"
             )
         result = self._machine.result_of(back, self._frame, self._read)
-        self._thread.skip_call(back)
+        self._thread.skip_call(self._machine.way_back(back, self._frame, self._ways))
         self._calls = False
         self._thread.resume()
         self._next(time.monotonic() + _TO_STOP)
@@ -231,7 +237,9 @@ class Held:
         for _stop in ("entry", "end"):
             self._thread.resume()
             self._next(deadline)
-        return self._thread.registers()[self._machine.result]
+        result = self._thread.registers()[self._machine.result]
+        self._thread.set_registers(self._alone)
+        return result
 
     def _next(self, deadline: float) -> None:
         """The next stop at a system call."""
@@ -276,6 +284,7 @@ class Held:
     def _restore(self) -> None:
         """Bring the thread back to where it was."""
         if self._stack:
+            self._alone = self._again
             self._system_call(self._machine.munmap, self._stack, STACK)
         _stop(self._thread)
         self._thread.set_floating(self._floating)

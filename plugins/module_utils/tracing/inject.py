@@ -69,11 +69,12 @@ class Injected:
 class Target(NamedTuple):
     """A process that can be held, and the addresses of its dlopen and dlerror; ``open_flags`` are for dlopen.
 
-    ``function`` is where ours is in the library.
+    ``function`` is where ours is in the library; ``program``, what the kernel has told the program that it runs.
     """
 
     pid: int
     start_ticks: int
+    program: bytes
     machine: Machine
     ways: tuple[int, ...]
     open: int
@@ -90,14 +91,14 @@ def examine(pid: int, library: str, symbol: str, proc: str = "/proc") -> Target:
     functions = elf.read(library).functions([symbol])
     if symbol not in functions:
         raise InjectError(f"{library} has no function {symbol}: it is not the agent, or an older one")
-    ticks = procfs.start_ticks(pid, proc)
+    ticks, program = procfs.start_ticks(pid, proc), procfs.auxiliary(pid, proc)
     _check_state(pid, proc)
     machine = _machine(pid, library, proc)
     mapped = procfs.mapped_files(pid, proc)
     libc = _c_library(pid, mapped, proc)
     ways = _ways(pid, machine, libc, proc)
     address, flags, error = _loader(pid, mapped, proc)
-    return Target(pid, ticks, machine, ways, address, flags, error, functions[symbol])
+    return Target(pid, ticks, program, machine, ways, address, flags, error, functions[symbol])
 
 
 def have_library(
@@ -190,6 +191,8 @@ def _opened(
     with held as thread:
         if procfs.start_ticks(target.pid) != target.start_ticks:
             raise procfs.ProcessGone(target.pid)
+        if procfs.auxiliary(target.pid) != target.program:
+            raise InjectError(f"process {target.pid} has begun to run another program (exec) meanwhile. Try again")
         deadline = time.monotonic() + seconds
         for one in before:
             thread.call(target.open, os.fsencode(one), target.open_flags, deadline=deadline, gives_way=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -25,6 +26,7 @@ _LARGEST = 64 << 20
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Where something is lent, the first that can be. Code must be allowed to be mapped from where a library is.
 _PLACES = ("", "run", "tmp", "var/tmp", "dev/shm")
+_LIBRARY = re.compile(r"\.offheap-\d+-[0-9a-f]{16}\.so")
 _READ_ONLY = "what it sees is read-only or noexec"
 
 
@@ -100,6 +102,16 @@ def visible(pid: int, library: str) -> Iterator[str]:
             yield library
             return
         yield stack.enter_context(_lent(pid, root, source))
+
+
+def remove_libraries(pid: int) -> None:
+    """Those that the process was lent by somebody who was killed meanwhile."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError, LendError):
+        root = _open(stack, f"{procfs.directory(pid)}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for directory, _place in _writable(stack, root, _PLACES, os.ST_RDONLY):
+            for name in os.listdir(f"/proc/self/fd/{directory}"):
+                if _LIBRARY.fullmatch(name) and name.startswith(f".offheap-{pid}-"):
+                    os.unlink(name, dir_fd=directory)
 
 
 def _open(stack: contextlib.ExitStack, path: str, flags: int, directory: int | None = None) -> int:

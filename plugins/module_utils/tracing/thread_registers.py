@@ -132,8 +132,9 @@ class Machine(ABC):
     getpid: int
     memfd_create: int
     close: int
-    #: where in a mapping's code the way back is
+    # which of the numbers of _CALLS are its own, and the code of the way back
     _column: int
+    _RESTORE: bytes
 
     def __init__(self) -> None:
         self._waits = {
@@ -215,9 +216,14 @@ class Machine(ABC):
         """What calls the function at an address, which returns into ``frame``."""
 
     @abstractmethod
+    def way_back(self, registers: list[int], frame: Frame, ways: tuple[int, ...]) -> list[int]:
+        """What goes the way back through ``frame``, whatever these registers are otherwise."""
+
     def has_returned(self, registers: list[int], frame: Frame, ways: tuple[int, ...]) -> bool:
         """At the entry of a system call: whether it is the way back. Others use that instruction, too, and a nested
         call its address: only there is the stack pointer what it was."""
+        back = self.way_back(registers, frame, ways)
+        return registers[self.pc] == back[self.pc] + len(self._RESTORE) and registers[self.sp] == back[self.sp]
 
     @abstractmethod
     def result_of(self, registers: list[int], frame: Frame, read: Callable[[int, int], bytes]) -> int:
@@ -324,9 +330,10 @@ class X86(Machine):
     def result_of(self, registers: list[int], frame: Frame, read: Callable[[int, int], bytes]) -> int:
         return int.from_bytes(read(self._result_at(frame), 8), "little")
 
-    def has_returned(self, registers: list[int], frame: Frame, ways: tuple[int, ...]) -> bool:
-        popped = 8 * (ways[2] + 2)
-        return registers[self.pc] == ways[3] + len(self._RESTORE) and registers[self.sp] == frame.sp + popped
+    def way_back(self, registers: list[int], frame: Frame, ways: tuple[int, ...]) -> list[int]:
+        found = list(registers)
+        found[self.pc], found[self.sp] = ways[3], frame.sp + 8 * (ways[2] + 2)
+        return found
 
 
 class Arm(Machine):
@@ -387,8 +394,10 @@ class Arm(Machine):
         found[self.pc], found[self.sp], found[self._LINK] = address, frame.sp, ways[0]
         return found
 
-    def has_returned(self, registers: list[int], frame: Frame, ways: tuple[int, ...]) -> bool:
-        return registers[self.pc] == ways[0] + len(self._RESTORE) and registers[self.sp] == frame.sp
+    def way_back(self, registers: list[int], frame: Frame, ways: tuple[int, ...]) -> list[int]:
+        found = list(registers)
+        found[self.pc], found[self.sp] = ways[0], frame.sp
+        return found
 
     def result_of(self, registers: list[int], frame: Frame, read: Callable[[int, int], bytes]) -> int:
         return registers[self.result]

@@ -158,13 +158,12 @@ class Tracee:
         self._ptrace(_SETSIGMASK, 8, ctypes.addressof(value))
 
     def skip_call(self, registers: list[int]) -> None:
-        """At the entry of a system call: have another in its place, which does nothing.
+        """At the entry of a system call: have another in its place, which does nothing, and go on with these registers.
 
         None at all would be -1, which filters of system calls see as well, and kill for.
         """
-        if self._machine.number == self._machine.result:
-            self.set_registers(self._machine.with_call(registers, self._machine.getpid))
-        else:
+        self.set_registers(self._machine.with_call(registers, self._machine.getpid))
+        if self._machine.number != self._machine.result:
             self._set(_SYSTEM_CALL, struct.pack("=i", self._machine.getpid))
 
     def filters(self) -> list[bytes]:

@@ -47,19 +47,29 @@ def calm(tid: int, before: int) -> None:
             os.sched_setscheduler(tid, before, os.sched_param(0))
 
 
-@contextlib.contextmanager
-def calm_afterwards(pid: int) -> Iterator[None]:
-    """None of the process's threads stays hurried, whatever becomes of who hurries it meanwhile."""
-    before = {}
+def scheduled(pid: int) -> dict[int, int]:
+    """How each of the process's threads is scheduled."""
+    found = {}
     with contextlib.suppress(procfs.ProcessGone):
         for tid in procfs.threads(pid):
             with contextlib.suppress(OSError):
-                before[tid] = os.sched_getscheduler(tid)
+                found[tid] = os.sched_getscheduler(tid)
+    return found
+
+
+def calm_all(pid: int, before: dict[int, int]) -> None:
+    """None of the process's threads stays hurried: they were ``scheduled`` so before."""
+    for tid in scheduled(pid):
+        was = before.get(tid, os.SCHED_OTHER)
+        if was != _HURRIED:
+            calm(tid, was)
+
+
+@contextlib.contextmanager
+def calm_afterwards(pid: int) -> Iterator[None]:
+    """As calm_all, whatever becomes of who hurries a thread meanwhile."""
+    before = scheduled(pid)
     try:
         yield
     finally:
-        with contextlib.suppress(procfs.ProcessGone):
-            for tid in procfs.threads(pid):
-                was = before.get(tid, os.SCHED_OTHER)
-                if was != _HURRIED:
-                    calm(tid, was)
+        calm_all(pid, before)

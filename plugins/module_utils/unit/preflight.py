@@ -17,7 +17,7 @@ from typing import Iterator, Mapping
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf, malloc_conf, preload
 from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, linked_jemalloc, proof
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import proof
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     drop_in,
     drop_in_files,
@@ -203,7 +203,7 @@ def check_program(path: str, service: Service, library: str, replaces: bool = Tr
     try:
         program = elf.read(path)
         ours = elf.read(library) if os.path.exists(library) else None
-        inside = program.defines(allocator_libraries.SYMBOLS["jemalloc"]) or linked_jemalloc.look(path).is_there
+        own_jemalloc = replaces and preload_obstacles.has_jemalloc(path, program)
     except (elf.ElfError, OSError) as error:
         raise Refusal("not-readable", f"{path}, which {service.name} runs, cannot be examined: {error}") from error
     if program.is_static:
@@ -225,10 +225,7 @@ def check_program(path: str, service: Service, library: str, replaces: bool = Tr
             f"{path} is a {program.bits}-bit {program.machine_name} program, the library is {ours.bits}-bit"
             f" {ours.machine_name}. Build jemalloc for the program's architecture",
         )
-    linked_in = inside and not _links_jemalloc(program)
-    if linked_in and not replaces:
-        raise preload_obstacles.linked_in(service.name, path)
-    if linked_in:
+    if own_jemalloc:
         raise Refusal(
             "own-jemalloc",
             f"{path} has its own jemalloc linked in, so a preloaded one would not be used. If that has its profiler,"
@@ -273,10 +270,6 @@ def _changes_identity(program: os.stat_result, service: Service) -> bool:
         return True
     who = programs.owner(service)
     return bool((sets_user and program.st_uid != who.uid) or (sets_group and program.st_gid != who.gid))
-
-
-def _links_jemalloc(program: elf.Elf) -> bool:
-    return any(name.startswith("libjemalloc") for name in program.needed)
 
 
 def check_path(library: str) -> None:

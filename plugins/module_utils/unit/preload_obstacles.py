@@ -15,7 +15,7 @@ from typing import Iterable, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs, selinux
-from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries
+from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, linked_jemalloc
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -101,13 +101,24 @@ def check_program(unit: str, path: str, program: elf.Elf, replaces: bool = True)
         linked = [library for library in program.needed if os.path.basename(library).startswith(f"lib{name}")]
         if linked or program.defines(symbols):
             raise _other_malloc(unit, path, name)
-    if program.defines(["malloc", *(symbol for symbols in _OTHERS.values() for symbol in symbols)]):
-        raise linked_in(unit, path)
+    check_linked_in(unit, path, program)
 
 
-def linked_in(unit: str, path: str) -> Refusal:
-    """Why nobody would see what the program allocates."""
-    return Refusal(
+def has_jemalloc(path: str, program: elf.Elf) -> bool:
+    """Whether the program has a jemalloc linked in. Raises ElfError, OSError."""
+    if any(library.startswith("libjemalloc") for library in program.needed):
+        return False
+    return program.defines(allocator_libraries.SYMBOLS["jemalloc"]) or linked_jemalloc.look(path).is_there
+
+
+def check_linked_in(unit: str, path: str, program: elf.Elf, file: str = "") -> None:
+    """The program's calls of malloc must leave it. ``file`` is where it can be read, if not at its ``path``.
+
+    Raises Refusal, ElfError, OSError.
+    """
+    if not has_jemalloc(file or path, program) and allocator_libraries.inside(program) == "libc":
+        return
+    raise Refusal(
         "allocator-linked-in",
         f"{path}, which {unit} runs, has its allocator linked into it: that comes before any that is preloaded, and its"
         " calls lead through no entries that could be led to the agent. If that is a jemalloc with a profiler,"

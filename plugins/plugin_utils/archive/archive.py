@@ -34,7 +34,7 @@ from ...module_utils.formats.capture_facts import (
     is_build_id,
 )
 from ..base import unpack
-from ..base.directory_name import directory_name
+from ..base.directory_name import below, directory_name
 from ..base.durable import lock, make_directory, rename_directory, sync, write
 from ..base.errors import ControllerError
 from . import image_files
@@ -178,11 +178,11 @@ class Archive:
 
     def units(self) -> list[str]:
         """The units that have, or had, captures."""
-        return sorted(unquote(path.name) for path in (self.root / "captures").glob("[!.]*") if path.is_dir())
+        return sorted(unquote(path.name) for path in below(self.root / "captures") if path.is_dir())
 
     def hosts(self, unit: str) -> list[str]:
         """The hosts of a unit. Raises ControllerError if ``unit`` cannot be a directory's name."""
-        found = (self.root / "captures" / directory_name(unit)).glob("[!.]*")
+        found = below(self.root / "captures" / directory_name(unit))
         return sorted(unquote(path.name) for path in found if path.is_dir())
 
     def absent(self, units: Iterable[str] = (), hosts: Iterable[str] = ()) -> list[str]:
@@ -247,15 +247,15 @@ class Archive:
 
         Without ``warn``, which is told of those that are damaged, raises ArchiveError for the first of them.
         """
-        pattern = "/".join(
-            ("*" if unit is None else directory_name(unit), "*" if host is None else directory_name(host), "*", "*")
-        )
+        places = [self.root / "captures"]
+        for name in (unit, host, None, None):
+            wanted = None if name is None else directory_name(name)
+            places = [path for place in places for path in below(place, warn) if wanted in (None, path.name)]
         found = []
-        for path in (self.root / "captures").glob(pattern):
-            if any(part.startswith(".") for part in path.relative_to(self.root).parts) or _is_removed(path):
-                continue
+        for path in places:
             try:
-                found.append(self._read_capture(path))
+                if not _is_removed(path):
+                    found.append(self._read_capture(path))
             except ArchiveError as error:
                 if not path.is_dir() or _is_removed(path):  # another process has just removed it
                     continue
@@ -267,6 +267,8 @@ class Archive:
     def _read_capture(self, path: Path) -> Capture:
         try:
             facts = CaptureFacts.from_json(json.loads((path / FACTS).read_text(encoding="utf-8")))
+        except PermissionError as exc:
+            raise ArchiveError(f"cannot read {exc.filename}: {exc.strerror}") from exc
         except (OSError, ValueError, RecursionError, CaptureFactsError) as exc:
             raise ArchiveError(f"{path} is damaged: {exc}; remove it, the other captures do not need it") from exc
         return capture_of(path, facts)
@@ -431,7 +433,7 @@ def read_dump(path: Path, sha256: str) -> bytes:
 
 
 def _is_removed(path: Path) -> bool:
-    return (path / REMOVED).is_file() and not (path / FACTS).is_file()
+    return os.path.isfile(path / REMOVED) and not os.path.isfile(path / FACTS)
 
 
 def _sync_all(directories: Iterable[Path]) -> None:

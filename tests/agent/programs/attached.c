@@ -13,6 +13,7 @@
 //   free            all that churn has left
 //   kinds           a block from each function, kept
 //   own             the same by functions that only some allocators have; half of them end by such functions, too
+//   sized           blocks that end by functions that want their size
 //   fail            a block, and a realloc of it that fails; then that one is freed
 //   errno           answers whether errno is as it was, after many calls
 //   open, close     PLUGIN, which keeps a block when it is opened
@@ -275,6 +276,16 @@ __attribute__((noinline)) static void own(void) {
     delete_sized(new_array(1000), 1000);
 }
 
+extern void free_sized(void *, size_t) __attribute__((weak));
+extern void free_aligned_sized(void *, size_t, size_t) __attribute__((weak));
+
+__attribute__((noinline)) static void sized(void) {
+    if (!free_sized || !free_aligned_sized)
+        return;
+    free_sized(malloc(1000), 1000);
+    free_aligned_sized(malloc(1000), 16, 1000);
+}
+
 static void fail(void) {
     void *block = leak_here(5000);
     if (realloc(block, SIZE_MAX / 2))
@@ -389,6 +400,8 @@ int main(int count, char **words) {
             kinds();
         } else if (!strcmp(word, "own")) {
             own();
+        } else if (!strcmp(word, "sized")) {
+            sized();
         } else if (!strcmp(word, "fail")) {
             fail();
         } else if (!strcmp(word, "errno")) {

@@ -14,9 +14,11 @@
 // mild PROGRAM ARGUMENT..  becomes a program under a filter of system calls that kills for none of the agent's
 // title                    writes over its arguments and its environment, up to the last variable, as avahi does
 // ended                    leaks in another thread than the main one, which has ended
+// small                    forks a child in a thread with the least stack, and tells how it ended
 // late                     puts itself under one that kills for unshare, forks a child, and leaks in both
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -51,6 +53,16 @@ static int leak_in_both(void) {
         fflush(stdout);
     }
     return child < 0 ? 1 : leak();
+}
+
+static void *fork_in_thread(void *nothing) {
+    int status = -1;
+    pid_t child = fork();
+    if (!child)
+        _exit(0);
+    waitpid(child, &status, 0);
+    printf("%d\n", status);
+    return nothing;
 }
 
 static int filter(unsigned call, unsigned action) {
@@ -111,6 +123,12 @@ int main(int count, char **arguments) {
         if (pthread_create(&thread, NULL, leak_in_thread, NULL))
             return 1;
         pthread_exit(NULL);
+    }
+    if (!strcmp(mode, "small")) {
+        pthread_attr_t attributes;
+        pthread_t thread;
+        return pthread_attr_init(&attributes) || pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN) ||
+               pthread_create(&thread, &attributes, fork_in_thread, NULL) || pthread_join(thread, NULL);
     }
     if (!strcmp(mode, "late"))
         return filter(SYS_unshare, SECCOMP_RET_KILL_PROCESS) || leak_in_both();

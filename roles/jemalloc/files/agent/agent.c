@@ -275,7 +275,8 @@ static void after_fork_in_child(void) {
     atomic_store(&taken, false);
     if (!agent.config.children)
         return;
-    struct config config = agent.config;
+    static struct config config;   // a thread that forks may have a stack of 16 KiB, which is less
+    config = agent.config;
     memset(&agent, 0, sizeof agent);
     agent.config = config;
     if (feeder_is_sampler() && !use_sampler(&agent.config))

@@ -89,6 +89,13 @@ ssize_t owned_slurp(const char *path, char *text, size_t size) {
     return count < 0 ? -1 : (ssize_t)length;
 }
 
+int64_t owned_stat(const char *path, int field) {
+    char text[2048], *at = owned_slurp(path, text, sizeof text) > 0 ? strrchr(text, ')') : NULL;
+    for (int number = 2; at && number < field; number++)   // the name, field 2, may hold anything
+        at = strchr(at + 1, ' ');
+    return at ? strtoll(at + 1, NULL, 10) : -1;
+}
+
 // What getdents64(2) writes.
 struct file {
     uint64_t inode, offset;

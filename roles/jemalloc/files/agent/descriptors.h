@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
@@ -32,6 +33,7 @@ bool owned_list(const char *path, void (*visit)(void *context, const struct owne
 bool owned_address(const char *path, struct sockaddr_un *address, struct owned *directory);
 void descriptors_remember_filters(void);        // of system calls, those of the start
 ssize_t owned_slurp(const char *path, char *text, size_t size);   // a small file with a NUL behind it; its length or -1
+int64_t owned_stat(const char *path, int field);   // a number in a process's or thread's stat (proc(5)), from the third; or -1
 // Gives this thread a table (and a working directory) of its own, unless a filter of system calls may kill for it: any
 // but those of the start, if `may_unshare` says that they do not, or the process has a message queue open.
 bool descriptors_isolate(bool may_unshare);

@@ -23,14 +23,7 @@ static ssize_t slurp(const char *path) {
 }
 
 static void start_time(struct json *json) {
-    int64_t ticks = -1;
-    if (slurp("/proc/self/stat") > 0) {
-        char *at = strrchr(scratch, ')');   // the name, field 2, may hold anything; the start time is field 22
-        for (int field = 2; at && field < 22; field++)
-            at = strchr(at + 1, ' ');
-        if (at)
-            ticks = strtoll(at + 1, NULL, 10);
-    }
+    int64_t ticks = owned_stat("/proc/self/stat", 22);
     if (ticks < 0) {
         json_null(json, "start_ticks");
         json_null(json, "start_time");

@@ -29,6 +29,8 @@ struct pages {
     struct owned memory, map;
     size_t page;                 // bytes
     int64_t began, now, wall, processor;   // monotonic milliseconds; how many of them, and of processor time, it may take
+    int64_t used;                // processor time at its beginning
+    bool first;                  // nobody else gets the processor while we want it
     bool late;                   // the budget is used up: nothing more is read
     uint64_t read;               // bytes
     uint64_t swapped, failed;    // bytes that should have been read: in swap, or the kernel refused

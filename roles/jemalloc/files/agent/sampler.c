@@ -239,6 +239,8 @@ OWN(mallocx, void *, size_t, int);
 OWN(rallocx, void *, void *, size_t, int);
 OWN(dallocx, void, void *, int);
 OWN(sdallocx, void, void *, size_t, int);
+OWN(sized_free, void, void *, size_t);                    // C23's; jemalloc's since 5.3.1
+OWN(aligned_sized_free, void, void *, size_t, size_t);
 OWN(new_one, void *, size_t);
 OWN(new_array, void *, size_t);
 OWN(new_one_nothrow, void *, size_t, const void *);
@@ -263,6 +265,8 @@ BORN(new_one_aligned, (size_t size, size_t alignment), (size, alignment))
 BORN(new_array_aligned, (size_t size, size_t alignment), (size, alignment))
 DIES(dallocx, (void *block, int flags), (block, flags))
 DIES(sdallocx, (void *block, size_t size, int flags), (block, size, flags))
+DIES(sized_free, (void *block, size_t size), (block, size))
+DIES(aligned_sized_free, (void *block, size_t alignment, size_t size), (block, alignment, size))
 DIES(delete_one, (void *block), (block))
 DIES(delete_array, (void *block), (block))
 DIES(delete_one_sized, (void *block, size_t size), (block, size))
@@ -300,6 +304,8 @@ static const struct got_hook hooks[] = {
     HOOK_OF_SOME("rallocx", rallocx),
     HOOK_OF_SOME("dallocx", dallocx),
     HOOK_OF_SOME("sdallocx", sdallocx),
+    HOOK_OF_SOME("free_sized", sized_free),
+    HOOK_OF_SOME("free_aligned_sized", aligned_sized_free),
     HOOK_OF_SOME("_Znwm", new_one),
     HOOK_OF_SOME("_Znam", new_array),
     HOOK_OF_SOME("_ZnwmRKSt9nothrow_t", new_one_nothrow),

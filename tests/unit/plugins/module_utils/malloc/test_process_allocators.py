@@ -112,11 +112,18 @@ def test_what_a_program_has_inside(inside: Sequence[str], expected: list[tuple[s
     assert all(words in way for (_name, _file, way), (_expected, words) in zip(found, expected, strict=True)), found
 
 
+def test_one_of_its_own(tmp_path: Path) -> None:
+    source = f"#include <stddef.h>\nvoid *malloc(size_t size) {{ return size ? 0 : 0; }}\n{programs.SLEEPS}"
+    with programs.running(programs.compiled(tmp_path, "program", source)) as pid:
+        ((name, file, way),) = told(pid)
+    assert (name, file) == ("other", "program") and "nothing can take its place" in way
+
+
 @pytest.mark.parametrize(
     ("library", "name", "way"),
     [
-        ("libtcmalloc_minimal.so.4", "tcmalloc", "profile preloads a jemalloc"),
-        ("libmimalloc.so.2", "mimalloc", "profile preloads a jemalloc"),
+        ("libtcmalloc_minimal.so.4", "tcmalloc", "allocator: own"),
+        ("libmimalloc.so.2", "mimalloc", "allocator: own"),
         ("libjemalloc.so.2", "jemalloc", "profile preloads a jemalloc"),
     ],
 )

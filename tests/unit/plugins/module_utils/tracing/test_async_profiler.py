@@ -9,12 +9,14 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
 from ansible_collections.offheap.profiler.plugins.module_utils.runtimes import hotspot_attach
+from ansible_collections.offheap.profiler.plugins.module_utils.runtimes.hotspot_protocol import HotspotError
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import async_profiler, jvm_trace
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing.running_trace import Ended, TraceError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.model.raw import Told
@@ -103,6 +105,24 @@ def test_who_traces_is_killed_with_its_group_and_the_recording_grows_no_more(
 def test_it_stops_by_itself_as_well(jvm: int, agent: str, trusting: None) -> None:
     with async_profiler.Recording(async_profiler.examine(jvm, agent), R, 2):
         wait(lambda: not _recorded(jvm), "it has stopped by itself")
+
+
+def test_a_jvm_that_begins_to_record_and_does_not_say_so_in_time(
+    jvm: int, agent: str, monkeypatch: pytest.MonkeyPatch, trusting: None
+) -> None:
+    found, load = async_profiler.examine(jvm, agent), hotspot_attach.load
+
+    def late(*given: Any) -> int:
+        code = load(*given)
+        if given[2].startswith("start"):
+            assert code == 0 and len(_recorded(jvm)) == 1
+            raise HotspotError("no answer in time")
+        return code
+
+    monkeypatch.setattr(hotspot_attach, "load", late)
+    with pytest.raises(HotspotError, match="in time"):
+        async_profiler.Recording(found, R, 3600)
+    assert _recorded(jvm) == []
 
 
 def test_what_was_cut_off_while_it_began_is_removed(jvm: int, agent: str, tracing: Path, trusting: None) -> None:

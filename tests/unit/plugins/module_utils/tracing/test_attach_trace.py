@@ -24,6 +24,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.spool import dire
 from ansible_collections.offheap.profiler.plugins.module_utils.tracing import (
     attach_trace,
     got_entries,
+    held_thread,
     inject,
     kernel_trace,
     other_root,
@@ -172,6 +173,15 @@ def test_what_async_profiler_has_traced_is_left_alone(run: Run, tmp_path: Path) 
     with programs.running(programs.compiled(tmp_path, "libasyncProfiler.so")) as pid:
         told = run([pid], source="attach")
     assert told["failed"] and "async-profiler is in process" in told["msg"]
+
+
+def test_what_has_its_allocator_inside_is_left_alone(run: Run, tmp_path: Path) -> None:
+    """No call of its own would lead to the agent, and that would be called no leak."""
+    source = f"void *malloc(unsigned long size) {{ return size ? 0 : 0; }}\n{programs.SLEEPS}"
+    program = programs.compiled(tmp_path, "own", source, "-fno-builtin")
+    with programs.running(program) as pid:
+        told = run([pid], source="attach")
+    assert told["failed"] and f"{program}, which app.service runs, has its allocator linked into it" in told["msg"]
 
 
 def _children() -> set[int]:
@@ -415,6 +425,28 @@ def test_who_traces_is_killed_with_its_group_and_the_agent_detaches_at_once(run:
     os.waitpid(child, 0)
     wait(lambda: list(root.glob(".offheap-*")) == [], "what it was lent is gone")
     assert sum(got_entries.into(in_a_root, path) or 0 for path in lent) == 0
+
+
+def test_who_is_killed_with_its_group_while_a_thread_is_held_leaves_nothing(
+    run: Run, in_a_root: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(f"/proc/{in_a_root}/root")
+
+    def killed(_held: held_thread.Held) -> None:
+        assert list(root.glob(".offheap-*.so")) != [], "a library is lent"
+        os.killpg(0, signal.SIGKILL)
+
+    monkeypatch.setattr(held_thread.Held, "__enter__", killed)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            run([in_a_root], source="attach", window=60)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    wait(lambda: list(root.glob(".offheap-*")) == [], "what it was lent is gone")
+    wait(lambda: os.sched_getscheduler(in_a_root) == os.SCHED_OTHER, "it is scheduled as before")
 
 
 def test_the_least_cost_is_a_limit_as_well(run: Run, program: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def proc(sleeper: int, tmp_path: Path) -> Path:
     """What the kernel says of a process, to be changed."""
     root = tmp_path / "proc"
     (root / str(sleeper)).mkdir(parents=True)
-    for name in ("stat", "status", "maps", "uid_map"):
+    for name in ("stat", "status", "maps", "uid_map", "auxv"):
         (root / str(sleeper) / name).write_bytes(Path(f"/proc/{sleeper}/{name}").read_bytes())
     for name in ("exe", "mem", "map_files"):
         (root / str(sleeper) / name).symlink_to(f"/proc/{sleeper}/{name}")

@@ -26,6 +26,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.archive import im
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.capture import Arrived
 from ansible_collections.offheap.profiler.plugins.plugin_utils.base import durable
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.errors import ControllerError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.columns import parquet, sample_cache
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.archive import capture_samples
 from ansible_collections.offheap.profiler.tests.unit.strategies import heap_dumps
@@ -281,6 +282,30 @@ def test_a_damaged_capture_is_named(archive: Archive, tmp_path: Path) -> None:
         (capture.path / "capture.json").write_text(damaged)
         with pytest.raises(ArchiveError, match="is damaged"):
             archive.captures()
+
+
+def test_what_cannot_be_read_is_told_and_not_taken_for_empty(archive: Archive, tmp_path: Path) -> None:
+    """As directories of another user, here one that root cannot read either; their hosts were missing in silence."""
+    archive.add_capture(capture_samples.facts(), dump_file(tmp_path))
+    endless = archive.root / "captures" / "frontend.service" / "app2"
+    endless.symlink_to(endless)
+    said: list[str] = []
+    assert [capture.host for capture in archive.captures(warn=said.append)] == ["app1"]
+    (told,) = said
+    assert told.startswith(f"cannot read {endless}: ")
+    with pytest.raises(ControllerError, match="cannot read"):
+        archive.captures("frontend.service", "app2")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read all")
+def test_a_capture_of_another_user_is_told_and_not_called_damaged(archive: Archive, tmp_path: Path) -> None:
+    capture, _added = archive.add_capture(capture_samples.facts(), dump_file(tmp_path))
+    capture.path.chmod(0)
+    said: list[str] = []
+    assert archive.captures(warn=said.append) == []
+    capture.path.chmod(0o700)
+    (told,) = said
+    assert told.startswith(f"cannot read {capture.path}") and "remove" not in told
 
 
 def test_incoming_is_cleared_when_its_owner_is_gone(archive: Archive) -> None:
