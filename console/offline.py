@@ -30,7 +30,6 @@ from ..plugins.plugin_utils.leaks.scope import Scope
 from ..plugins.plugin_utils.model.stack_summary import render as short_path
 from ..plugins.plugin_utils.report import files
 from ..plugins.plugin_utils.report.host_report import Limits
-from ..plugins.plugin_utils.views.selection import Selection
 from ..plugins.plugin_utils.views.table import Measure
 
 Warn = Callable[[str], None]
@@ -144,9 +143,8 @@ def measure(name: str) -> Measure:
         raise AnalysisError(f"--measure is {name!r}, which is not one of {choices}") from None
 
 
-def compared(before: Path, after: Path, focus: str, limit: int, as_json: bool, places: Places, warn: Warn) -> str:
+def compared(before: Path, after: Path, request: CompareRequest, places: Places, warn: Warn) -> str:
     """The differences between two dumps. Raises ControllerError."""
-    request = CompareRequest(selection=Selection(focus, ""), as_json=as_json, limit=limit)
     done = compare_dumps(request, before, after, places)
     for warning in done.warnings:
         warn(warning)

@@ -98,12 +98,10 @@ def compare(before: Side, after: Side, measure: Measure = Measure.INUSE_SPACE, b
     totals = [float(side.samples.values[measure.row].sum()) for side in (before, after)]
     variance = sum(float(side.samples.variance[measure.row].sum()) for side in (before, after))
     total = _difference(("total",), totals[0], totals[1], variance)
-    return Comparison(
-        measure, by, found, total, warnings(before, after, measure), measure.named(before.samples.measure)
-    )
+    return Comparison(measure, by, found, total, warnings(before, after), measure.named(before.samples.measure))
 
 
-def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
+def warnings(before: Side, after: Side) -> list[str]:
     """Why the two should not be compared, or only with care; empty if there is no reason."""
     found = []
     if after.samples.measure.caution:
@@ -130,8 +128,6 @@ def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
     if other:
         shown = ", ".join(other[:5]) + (f" and {len(other) - 5} more" if len(other) > 5 else "")
         found.append(f"libraries are of another build: {shown}; their functions are compared by name")
-    if measure.accumulated and not all(side.samples.values[measure.row].any() for side in (before, after)):
-        found.append("one side has no accumulated numbers (jemalloc counts them only with prof_accum:true)")
     return found
 
 
