@@ -39,11 +39,14 @@ _MOST_NAMES = 8
 def captures(archive: str | Path, units: Sequence[str] = (), warn: Warn | None = None) -> list[Capture]:
     """The archive's captures, or those of services, by unit and host, oldest first. Raises OffheapError.
 
-    ``warn`` is told of captures that are damaged.
+    ``warn`` is told of captures that are damaged, and of services that have none.
     """
     store = far_archive.opened(archive)
-    names = [unit_name.service(unit) for unit in units]
+    names = list(dict.fromkeys(unit_name.service(unit) for unit in units))
     store.require(names)
+    if warn is not None:
+        for text in store.absent(names):
+            warn(text)
     wanted: Sequence[str | None] = names or [None]
     found = [capture for name in wanted for capture in store.captures(name, warn=warn)]
     return sorted(found, key=lambda capture: (capture.unit, capture.host, capture.time))

@@ -74,6 +74,13 @@ def test_captures_are_sorted_by_unit_host_and_time(archive: Path) -> None:
         offline.captures(archive, ["backend"])
 
 
+def test_a_service_named_twice_has_its_captures_once_and_one_without_any_is_told(archive: Path) -> None:
+    told: list[str] = []
+    found = offline.captures(archive, ["frontend", "frontend.service", "backend"], told.append)
+    assert [each.path for each in found] == [each.path for each in offline.captures(archive, ["frontend"])]
+    assert len(told) == 1 and "no captures of the unit backend.service" in told[0]
+
+
 def test_files_directories_and_patterns_are_imported(tmp_path: Path) -> None:
     for name in ("b.folded", "a.folded", "a.folded.map", "a.folded.json", "other.txt", "other.json"):
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
