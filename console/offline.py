@@ -105,7 +105,7 @@ def _headers(path: Path | None) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise AnalysisError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     named = (line.partition(":") for line in lines if line.strip())
-    return {name.strip(): value.strip() for name, _colon, value in named}
+    return {name.strip() if colon else "": value.strip() for name, colon, value in named}
 
 
 def imported(pattern: str, origin: Origin, archive: str | Path, binary_path: Sequence[Path]) -> list[Imported]:

@@ -81,6 +81,16 @@ def test_a_service_named_twice_has_its_captures_once_and_one_without_any_is_told
     assert len(told) == 1 and "no captures of the unit backend.service" in told[0]
 
 
+def test_a_line_that_is_no_header_is_refused_and_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "headers").write_text("X-Scope-OrgID: platform\n\nsEcret\n")
+    with (
+        pytest.raises(OffheapError, match="a header has no name") as told,
+        offline.profiles("http://127.0.0.1:1", "memory:x", "", tmp_path / "headers", print),
+    ):
+        pass
+    assert "sEcret" not in str(told.value)
+
+
 def test_files_directories_and_patterns_are_imported(tmp_path: Path) -> None:
     for name in ("b.folded", "a.folded", "a.folded.map", "a.folded.json", "other.txt", "other.json"):
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
