@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.offheap.profiler.console import offline
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.progress import Progress
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports import Origin
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
@@ -85,7 +86,7 @@ def test_a_line_that_is_no_header_is_refused_and_not_shown(tmp_path: Path) -> No
     (tmp_path / "headers").write_text("X-Scope-OrgID: platform\n\nsEcret\n")
     with (
         pytest.raises(OffheapError, match="a header has no name") as told,
-        offline.profiles("http://127.0.0.1:1", "memory:x", "", tmp_path / "headers", print),
+        offline.profiles("http://127.0.0.1:1", "memory:x", "", tmp_path / "headers", Progress()),
     ):
         pass
     assert "sEcret" not in str(told.value)
