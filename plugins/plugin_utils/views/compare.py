@@ -106,13 +106,13 @@ def warnings(before: Side, after: Side) -> list[str]:
     found = []
     if after.samples.measure.caution:
         found.append(f"the numbers are of memory {after.samples.measure.caution}")
-    if any(math.isinf(side.samples.sampling.scatter) for side in (before, after)):
+    samplings = [side.samples.sampling for side in (before, after)]
+    if any(math.isinf(sampling.scatter) for sampling in samplings):
         found.append("it is unknown how the profiles were sampled, so no difference can be told from chance")
-    intervals = [side.samples.sampling.interval for side in (before, after)]
-    if intervals[0] != intervals[1]:
+    elif samplings[0].interval != samplings[1].interval:
         found.append(
-            f"the sample intervals differ ({intervals[0]} and {intervals[1]} bytes): the estimates can be compared, but"
-            " the side with the larger one sees small allocations less well"
+            f"the sample intervals differ ({samplings[0].text} and {samplings[1].text}): the estimates can be compared,"
+            " but the side with the larger one sees small allocations less well"
         )
     names = [PurePosixPath(side.executable[0]).name for side in (before, after)]
     if all(names) and names[0] != names[1]:

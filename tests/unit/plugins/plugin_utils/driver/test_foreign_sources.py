@@ -120,3 +120,15 @@ def test_the_same_measure_is_compared_and_no_other(tmp_path: Path) -> None:
     after.write_text("heap profile: 1: 8 [1: 8] @ heapprofile\n1: 8 [1: 8] @ 0x10\n\nMAPPED_LIBRARIES:\n")
     with pytest.raises(OffheapError, match="grown and live memory cannot be added or compared"):
         compare_dumps(CompareRequest(), before, after, places)
+
+
+def test_intervals_that_differ_are_told_by_what_they_are(tmp_path: Path) -> None:
+    before, after = tmp_path / "x.folded", tmp_path / "y.heap"
+    before.write_text(STACKS)
+    after.write_text(JEMALLOC.replace("heap_v2/1\n", "heap_v2/524288\n"))
+    places = Places(symcaches=tmp_path / "symcaches", told=told_in_short("live:bytes:1"))
+    [warning] = compare_dumps(CompareRequest(), before, after, places).warnings
+    assert "intervals differ (every allocation and 512.0 KiB)" in warning
+    unknown = replace(places, told=told_in_short("live:bytes"))
+    [warning] = compare_dumps(CompareRequest(), before, after, unknown).warnings
+    assert "it is unknown how the profiles were sampled" in warning
