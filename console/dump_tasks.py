@@ -249,6 +249,7 @@ def top(
 @command(
     help={
         **_FILE_HELP,
+        **_MEASURE_HELP,
         **_JSON_HELP,
         "focus": "only stacks with a frame that matches",
         "rows": "differences to show (20)",
@@ -259,6 +260,7 @@ def diff(
     before: str,
     after: str,
     focus: str = "",
+    measure: str = "",
     rows: int = 20,
     archive: str = ARCHIVE,
     binary_path: str = "",
@@ -270,6 +272,8 @@ def diff(
 
         fab diff a.heap frontend@app1
     """
+    from ..plugins.plugin_utils.driver.compare_dumps import CompareRequest
+    from ..plugins.plugin_utils.views.selection import Selection
     from . import offline
 
     show = screen.Screen(json)
@@ -277,7 +281,8 @@ def diff(
     with failing():
         at_least(1, rows=rows)
         places = offline.places(_paths(binary_path), source)
-        text = offline.compared(*paths, focus, rows, json, places, lambda text: show.say(text, "yellow"))
+        request = CompareRequest(offline.measure(measure), selection=Selection(focus), as_json=json, limit=rows)
+        text = offline.compared(*paths, request, places, lambda text: show.say(text, "yellow"))
     sys.stdout.write(printable_lines(text))
 
 

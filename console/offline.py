@@ -30,7 +30,6 @@ from ..plugins.plugin_utils.leaks.scope import Scope
 from ..plugins.plugin_utils.model.stack_summary import render as short_path
 from ..plugins.plugin_utils.report import files
 from ..plugins.plugin_utils.report.host_report import Limits
-from ..plugins.plugin_utils.views.selection import Selection
 from ..plugins.plugin_utils.views.table import Measure
 
 Warn = Callable[[str], None]
@@ -40,11 +39,14 @@ _MOST_NAMES = 8
 def captures(archive: str | Path, units: Sequence[str] = (), warn: Warn | None = None) -> list[Capture]:
     """The archive's captures, or those of services, by unit and host, oldest first. Raises OffheapError.
 
-    ``warn`` is told of captures that are damaged.
+    ``warn`` is told of captures that are damaged, and of services that have none.
     """
     store = far_archive.opened(archive)
-    names = [unit_name.service(unit) for unit in units]
+    names = list(dict.fromkeys(unit_name.service(unit) for unit in units))
     store.require(names)
+    if warn is not None:
+        for text in store.absent(names):
+            warn(text)
     wanted: Sequence[str | None] = names or [None]
     found = [capture for name in wanted for capture in store.captures(name, warn=warn)]
     return sorted(found, key=lambda capture: (capture.unit, capture.host, capture.time))
@@ -103,7 +105,7 @@ def _headers(path: Path | None) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise AnalysisError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     named = (line.partition(":") for line in lines if line.strip())
-    return {name.strip(): value.strip() for name, _colon, value in named}
+    return {name.strip() if colon else "": value.strip() for name, colon, value in named}
 
 
 def imported(pattern: str, origin: Origin, archive: str | Path, binary_path: Sequence[Path]) -> list[Imported]:
@@ -144,9 +146,8 @@ def measure(name: str) -> Measure:
         raise AnalysisError(f"--measure is {name!r}, which is not one of {choices}") from None
 
 
-def compared(before: Path, after: Path, focus: str, limit: int, as_json: bool, places: Places, warn: Warn) -> str:
+def compared(before: Path, after: Path, request: CompareRequest, places: Places, warn: Warn) -> str:
     """The differences between two dumps. Raises ControllerError."""
-    request = CompareRequest(selection=Selection(focus, ""), as_json=as_json, limit=limit)
     done = compare_dumps(request, before, after, places)
     for warning in done.warnings:
         warn(warning)

@@ -62,7 +62,7 @@ options:
       faster than O(max_growth).
     type: path
   record:
-    description: Write the leaks to this file, as a baseline for later runs.
+    description: Write the leaks to this file, as a baseline for later runs. With O(baseline), not when that fails.
     type: path
   junit:
     description:

@@ -85,19 +85,8 @@ def analyze(request: Request, source: Source, base: Source | None, images: Image
     if FORMATS[request.kind].needs_function and not request.function:
         raise AnalysisError(f"the format {request.kind} needs 'function', a regular expression")
     samples = source.samples
-    if request.measure.accumulated and not samples.values[request.measure.row].any():
-        why = "its source does not keep them"
-        if _is_of_jemalloc(source):
-            why = "jemalloc keeps them only with prof_accum:true"
-        if samples.measure.caution:
-            why = f"inuse_space and inuse_objects stand for its own numbers, {samples.measure.caution}"
-        raise AnalysisError(f"{source.path}: has no accumulated counts: {why}")
-    objects = Measure(request.measure.value.replace("space", "objects"))
-    if samples.values[objects.row].any() and not samples.values[request.measure.row].any():
-        raise AnalysisError(
-            f"{source.path}: counts objects and no bytes: set measure to {objects.value} (fab: --measure"
-            f" {objects.value})"
-        )
+    for read in [source] if base is None else [source, base]:
+        refuse_without(read, request.measure)
     if base is not None:
         if request.thread:
             raise AnalysisError("a thread cannot be compared with a base: thread numbers mean nothing across dumps")
@@ -105,6 +94,30 @@ def analyze(request: Request, source: Source, base: Source | None, images: Image
     if request.thread == ALL_THREADS:
         return _all_threads(request, samples, source, images)
     return _one(request, samples, source, base, images)
+
+
+def refuse_without(source: Source, measure: Measure) -> None:
+    """A dump that does not count what is asked for, where 0 would be no answer. Raises AnalysisError.
+
+    One that has nothing at all has 0 of everything.
+    """
+    values = source.samples.values
+    if values[measure.row].any() or not values.any():
+        return
+    space, objects = measure.value.replace("objects", "space"), measure.value.replace("space", "objects")
+    other = Measure(objects if measure.unit == "bytes" else space)
+    if values[other.row].any():
+        raise AnalysisError(
+            f"{source.path}: counts {other.unit} and no {measure.unit}: set measure to {other.value} (fab: --measure"
+            f" {other.value})"
+        )
+    if measure.accumulated:
+        why = "its source does not keep them"
+        if _is_of_jemalloc(source):
+            why = "jemalloc keeps them only with prof_accum:true"
+        if source.samples.measure.caution:
+            why = f"inuse_space and inuse_objects stand for its own numbers, {source.samples.measure.caution}"
+        raise AnalysisError(f"{source.path}: has no accumulated counts: {why}")
 
 
 def _one(request: Request, samples: Samples, source: Source, base: Source | None, images: Images) -> Analysis:

@@ -13,6 +13,7 @@ from ..export import comparison
 from ..views.compare import By, Change, Comparison, Side, compare
 from ..views.selection import Selection
 from ..views.table import Measure
+from .analyze import refuse_without
 from .sources import Places, Source, open_reader
 
 _MOST_ROWS = 100
@@ -60,8 +61,11 @@ def compare_dumps(request: CompareRequest, before: Path, after: Path, places: Pl
     """The differences between two dumps. Raises ControllerError."""
     libraries.require(*libraries.DUMPS)
     with open_reader([before, after], places) as reader:
-        first, second = (_side(reader.read(path), request.selection) for path in (before, after))
+        sources = [reader.read(path) for path in (before, after)]
         warnings = list(dict.fromkeys(reader.warnings))
+    for source in sources:
+        refuse_without(source, request.measure)
+    first, second = (_side(source, request.selection) for source in sources)
     found = compare(first, second, request.measure, request.by)
     if request.as_json:
         content = comparison.as_json(found, first, second)

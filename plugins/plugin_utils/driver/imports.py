@@ -86,6 +86,8 @@ def import_profiles(
     Raises ControllerError and OffheapError; then nothing was imported.
     """
     unit_name.service(origin.unit)
+    if not files:  # as of a pattern that matches none
+        raise ProfileImportError("no file is named, so there is nothing to import")
     if not 0 <= origin.process < _PROCESSES:
         raise ProfileImportError(f"the process is {origin.process}; give 0 to {_PROCESSES - 1}")
     if origin.time is not None and len(files) > 1:

@@ -12,7 +12,7 @@ from typing import Any
 from ..archive.capture import Capture
 from ..base import libraries, profile_proto
 from ..base.printable import printable
-from .profile_server import Server, ServerError, parts_of, refuse_secrets
+from .profile_server import Server, ServerError, parts_of, refuse_headers, refuse_secrets
 
 grpc = libraries.optional("grpc")
 
@@ -26,8 +26,10 @@ class GrpcCollector(Server):
     there: at most five times, after about 1, 2, 4 and 8 seconds."""
 
     def check(self) -> None:
-        """Raises ServerError if ``url`` is not such an address, MissingLibraryError without gRPC."""
+        """Raises ServerError if ``url`` is not such an address or a header cannot be sent, MissingLibraryError without
+        gRPC."""
         refuse_secrets(self.url)
+        refuse_headers(self.headers)
         parts = parts_of(self.url)
         if not parts.hostname or parts.path.strip("/") or parts.query:
             raise ServerError(

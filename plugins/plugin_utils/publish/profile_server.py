@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ _BUSY = (429, *range(500, 600))
 _LONGEST_WAIT = 30
 _SHOWN = 300
 _MOST_OF_ANSWER = 1 << 16
+_HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 # As of a service's own endpoint.
 _LARGEST_PROFILE = 64 << 20
 _LONGEST_ANSWER = 90
@@ -54,8 +56,10 @@ class Server:
     timeout: float = 30.0
 
     def check(self) -> None:
-        """Raises ServerError if ``url`` is not an HTTP address, or may hold a password, which messages would show."""
+        """Raises ServerError if ``url`` is not an HTTP address, or may hold a password, which messages would show, or
+        if a header cannot be sent."""
         refuse_secrets(self.url)
+        refuse_headers(self.headers)
         if parts_of(self.url).scheme not in ("http", "https"):
             raise ServerError(f"{self.url!r} is no server's address, such as https://pyroscope.example.org", True)
 
@@ -164,6 +168,19 @@ def refuse_secrets(url: str) -> None:
             " Authorization: Basic ..., since messages show addresses",
             True,
         )
+
+
+def refuse_headers(headers: Mapping[str, str]) -> None:
+    """Raises ServerError, without the value, which may be a secret, if one is none. What sends it would show it."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):  # perhaps a value whose name was forgotten
+            raise ServerError(
+                "a header has no name, or one that is none: give name and value, as X-Scope-OrgID: a", True
+            )
+        if not (value.isascii() and value.isprintable()):
+            raise ServerError(
+                f"the header {name} has characters that cannot be sent, such as a line break at its end", True
+            )
 
 
 def parts_of(url: str) -> SplitResult:

@@ -98,23 +98,21 @@ def compare(before: Side, after: Side, measure: Measure = Measure.INUSE_SPACE, b
     totals = [float(side.samples.values[measure.row].sum()) for side in (before, after)]
     variance = sum(float(side.samples.variance[measure.row].sum()) for side in (before, after))
     total = _difference(("total",), totals[0], totals[1], variance)
-    return Comparison(
-        measure, by, found, total, warnings(before, after, measure), measure.named(before.samples.measure)
-    )
+    return Comparison(measure, by, found, total, warnings(before, after), measure.named(before.samples.measure))
 
 
-def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
+def warnings(before: Side, after: Side) -> list[str]:
     """Why the two should not be compared, or only with care; empty if there is no reason."""
     found = []
     if after.samples.measure.caution:
         found.append(f"the numbers are of memory {after.samples.measure.caution}")
-    if any(math.isinf(side.samples.sampling.scatter) for side in (before, after)):
+    samplings = [side.samples.sampling for side in (before, after)]
+    if any(math.isinf(sampling.scatter) for sampling in samplings):
         found.append("it is unknown how the profiles were sampled, so no difference can be told from chance")
-    intervals = [side.samples.sampling.interval for side in (before, after)]
-    if intervals[0] != intervals[1]:
+    elif samplings[0].interval != samplings[1].interval:
         found.append(
-            f"the sample intervals differ ({intervals[0]} and {intervals[1]} bytes): the estimates can be compared, but"
-            " the side with the larger one sees small allocations less well"
+            f"the sample intervals differ ({samplings[0].text} and {samplings[1].text}): the estimates can be compared,"
+            " but the side with the larger one sees small allocations less well"
         )
     names = [PurePosixPath(side.executable[0]).name for side in (before, after)]
     if all(names) and names[0] != names[1]:
@@ -130,8 +128,6 @@ def warnings(before: Side, after: Side, measure: Measure) -> list[str]:
     if other:
         shown = ", ".join(other[:5]) + (f" and {len(other) - 5} more" if len(other) > 5 else "")
         found.append(f"libraries are of another build: {shown}; their functions are compared by name")
-    if measure.accumulated and not all(side.samples.values[measure.row].any() for side in (before, after)):
-        found.append("one side has no accumulated numbers (jemalloc counts them only with prof_accum:true)")
     return found
 
 

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.offheap.profiler.console import offline
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
 from ansible_collections.offheap.profiler.plugins.plugin_utils.archive.archive import Archive, ArchiveError
+from ansible_collections.offheap.profiler.plugins.plugin_utils.base.progress import Progress
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.formats import Request
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.imports import Origin
 from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_options import told_in_short
@@ -72,6 +73,23 @@ def test_captures_are_sorted_by_unit_host_and_time(archive: Path) -> None:
     assert {each.host for each in offline.captures(archive, ["frontend"])} == {"app1", "app2"}
     with pytest.raises(ArchiveError, match=r"no captures of the unit backend\.service: it has frontend\.service"):
         offline.captures(archive, ["backend"])
+
+
+def test_a_service_named_twice_has_its_captures_once_and_one_without_any_is_told(archive: Path) -> None:
+    told: list[str] = []
+    found = offline.captures(archive, ["frontend", "frontend.service", "backend"], told.append)
+    assert [each.path for each in found] == [each.path for each in offline.captures(archive, ["frontend"])]
+    assert len(told) == 1 and "no captures of the unit backend.service" in told[0]
+
+
+def test_a_line_that_is_no_header_is_refused_and_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "headers").write_text("X-Scope-OrgID: platform\n\nsEcret\n")
+    with (
+        pytest.raises(OffheapError, match="a header has no name") as told,
+        offline.profiles("http://127.0.0.1:1", "memory:x", "", tmp_path / "headers", Progress()),
+    ):
+        pass
+    assert "sEcret" not in str(told.value)
 
 
 def test_files_directories_and_patterns_are_imported(tmp_path: Path) -> None:

@@ -60,6 +60,19 @@ def test_a_baseline_knows_leaks(here: Path) -> None:
     assert result["failed"] and result["msg"].endswith("is not in the baseline")
 
 
+def test_a_job_that_is_run_again_does_not_pass_by_what_it_has_failed_of(here: Path) -> None:
+    none = json.dumps({"format": 1, "leaks": []})
+    (here / "known.json").write_text(none)
+    for _again in range(2):
+        assert _run(baseline="known.json", record="known.json")["failed"]
+        assert (here / "known.json").read_text() == none
+    assert _run(record="known.json")["failed"]
+    known = (here / "known.json").read_text()
+    assert _run(baseline="known.json", record="known.json", min_span=100000)["failed"], "nobody can tell"
+    assert (here / "known.json").read_text() == known != none
+    assert not _run(baseline="known.json", record="known.json").get("failed")
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "leaks": []}', '{"format": 1, "leaks": [1]}'])
 def test_what_is_no_baseline(here: Path, text: str) -> None:
     (here / "known.json").write_text(text)

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -465,3 +467,11 @@ def test_a_record_that_cannot_be_read(tmp_path: Path) -> None:
 def test_the_record_is_json_on_one_line() -> None:
     lines = [line for line in compose().text({}).splitlines() if line.startswith("# offheap: ")]
     assert [json.loads(line[len("# offheap: ") :]) for line in lines] == [{"library": LIBRARY}]
+
+
+def test_undoing_it_by_hand_as_documented_removes_each_file_of_it() -> None:
+    """One that stays may hold secrets, and keeps the directory."""
+    page = Path(__file__).resolve().parents[5] / "docs" / "what_is_touched.md"
+    removed = re.findall(r"/etc/systemd/system/frontend\.service\.d/(\S+)", page.read_text(encoding="utf-8"))
+    for name in (drop_in.NAME, drop_in.ENVIRONMENT_NAME, drop_in.CONTAINER_NAME):
+        assert any(fnmatch(name, pattern) for pattern in removed), name

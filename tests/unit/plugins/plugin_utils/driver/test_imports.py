@@ -242,3 +242,10 @@ def test_what_leak_tools_see_ends_in_the_true_verdict(
     (suspect,) = host.verdict.suspects
     assert suspect.path[0].function.startswith("take")
     assert suspect.growth == pytest.approx(1000 * 1001 * A_DAY, rel=1e-3)
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_a_pattern_that_matches_nothing_is_no_success(tmp_path: Path, check_mode: bool) -> None:
+    with pytest.raises(OffheapError, match="nothing to import"):
+        import_profiles([], Origin("frontend", "app1"), tmp_path / "archive", check_mode=check_mode)
+    assert not (tmp_path / "archive").exists()

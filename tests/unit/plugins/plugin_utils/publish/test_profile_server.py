@@ -74,3 +74,23 @@ def test_a_web_page_does_not_mean_that_a_profile_was_taken(proxy: HTTPServer) ->
     with pytest.raises(ServerError, match="with a web page") as refused:
         Server(f"http://127.0.0.1:{proxy.server_address[1]}", attempts=1, timeout=30).post("/ingest", {"body": b"x"})
     assert refused.value.hopeless
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "grpc://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("Authorization", "Bearer sEcret\n", "the header Authorization has characters that cannot be sent"),
+        ("Authorization", "Bearer sEcret\N{EURO SIGN}", "the header Authorization has characters that cannot be sent"),
+        ("Bearer sEcret", "", "a header has no name"),
+        ("", "sEcret", "a header has no name"),
+    ],
+)
+def test_a_header_that_cannot_be_sent_is_told_without_the_secret(url: str, name: str, value: str, words: str) -> None:
+    with pytest.raises(ServerError, match=words) as told:
+        collector(url, {name: value}, 1, 1.0).check()
+    assert "sEcret" not in str(told.value)
+
+
+def test_a_header_that_can_be_sent_is_not_refused() -> None:
+    collector("http://127.0.0.1:1", {"X-Scope-OrgID": "team a/b", "authorization": "Basic eDp5=="}, 1, 1.0).check()
