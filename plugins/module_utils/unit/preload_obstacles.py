@@ -22,6 +22,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.service impo
 _OTHERS = {name: symbols for name, symbols in allocator_libraries.SYMBOLS.items() if name != "jemalloc"}
 # What a compiler links in with -fsanitize=: each has a malloc, and must be loaded before any other library.
 _SANITIZERS = re.compile(r"lib(clang_rt\.)?(asan|hwasan|lsan|memprof|tsan)\b")
+# operator new, where size_t is long, and where it is int
+_NEW = ("_Znwm", "_Znwj")
 _GO = ".go.buildinfo"
 
 
@@ -38,7 +40,7 @@ def check(
         try:
             _check_process(service.name, pid, libraries)
             if replaces:
-                _check_allocators(service.name, pid)
+                _check_allocators(service.name, pid, libraries)
         except procfs.ProcessGone:
             continue
     if replaces and "LD_AUDIT" in variables:
@@ -79,13 +81,28 @@ def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
         )
 
 
-def _check_allocators(unit: str, pid: int) -> None:
+def _check_allocators(unit: str, pid: int, libraries: Sequence[str]) -> None:
     if "LD_AUDIT" in procfs.environ(pid):
         raise _audited(unit)
+    ours = set(map(os.path.realpath, filter(None, libraries)))
     for path in procfs.mapped_files(pid):
+        file = os.path.basename(path)
         for name in _OTHERS:
-            if os.path.basename(path).startswith(f"lib{name}"):
+            if file.startswith(f"lib{name}"):
                 raise _other_malloc(unit, path, name)
+        # Another jemalloc leaves the unit's LD_PRELOAD.
+        if ".so" in file and path not in ours and not file.startswith("libjemalloc") and _is_allocator(path):
+            raise _other_malloc(unit, path, file.partition(".so")[0])
+
+
+def _is_allocator(path: str) -> bool:
+    """Whether a library has both malloc and operator new, as oneTBB's proxy, scudo or Hoard: one of ours in front of
+    it would take the first only. A library with one of them, as libstdc++, calls the other."""
+    try:
+        found = elf.read(path).functions(("malloc", *_NEW))
+    except elf.ElfError:
+        return False  # deleted, or in another root
+    return "malloc" in found and len(found) > 1
 
 
 def check_program(unit: str, path: str, program: elf.Elf, replaces: bool = True) -> None:

@@ -88,6 +88,22 @@ def test_one_with_another_malloc(tmp_path: Path, dynamic: Path, name: str, symbo
         refusal(lambda: check(pid), "other-malloc", f"({library})", "allocator: own", "remove it from LD_PRELOAD")
 
 
+def test_one_with_an_operator_new_that_would_stay_beside_ours(tmp_path: Path, dynamic: Path) -> None:
+    """As oneTBB's proxy, scudo or Hoard, whatever it is called: half of the memory was unseen, and nothing said so."""
+    both, new = _NEW_OF.format(name="malloc"), _NEW_OF.format(name="_Znwm")
+    sources = {"libproxy.so.2": both + new, "libjemalloc.so.1": both + new, "libnew.so": new, "libhook.so": both}
+    for name, source in sources.items():
+        # Only its functions count, so those that cannot allocate are never called.
+        library = programs.library(tmp_path, name, source, "-Wl,-Bsymbolic")
+        with programs.running(dynamic, env={"LD_PRELOAD": str(library)}) as pid:
+            if name != "libproxy.so.2":
+                check(pid)
+                continue
+            refusal(lambda: check(pid), "other-malloc", f"uses libproxy ({library})", "allocator: own")
+            one = unit(ActiveState="active", MainPID=str(pid))
+            preload_obstacles.check(one, [], [], [str(library)])  # it is ours
+
+
 @pytest.mark.parametrize("replaces", [True, False])
 def test_one_that_would_not_start_or_not_be_seen(tmp_path: Path, replaces: bool) -> None:
     """The first says so itself; the second was restarted, and had a profile in which nothing was sampled."""
