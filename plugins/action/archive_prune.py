@@ -38,8 +38,8 @@ class ActionModule(ActionBase):
         keep = retention.Keep(
             age=arguments["keep_days"] * DAY, count=arguments["keep_captures"], size=arguments["keep_size"]
         )
-        if min(keep.age, keep.count, keep.size) < 0:
-            raise AnsibleActionFail("a limit of archive_prune is negative; use 0 for no limit")
+        if not all(limit >= 0 for limit in (keep.age, keep.count, keep.size)):  # nor is nan, which all is older than
+            raise AnsibleActionFail("a limit of archive_prune is negative or no number; use 0 for no limit")
         try:
             libraries.require("zstandard")
             archive = far_archive.opened(arguments["archive"])

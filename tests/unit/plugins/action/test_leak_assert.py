@@ -114,6 +114,9 @@ def test_pruning(here: Path) -> None:
     result = _run(archive_prune, keep_captures=4)
     assert (result["removed"], result["bytes"]) == (told["removed"], told["bytes"])
     assert len(Archive.open(here / "archive").captures()) == 8
+    with pytest.raises(AnsibleActionFail, match="no number"):
+        _run(archive_prune, keep_days="nan")
+    assert len(Archive.open(here / "archive").captures()) == 8
     assert _run(archive_prune, keep_days=1)["removed"], "they are from 2025"
     assert Archive.open(here / "archive").captures() == []
     with pytest.raises(AnsibleActionFail, match="negative"):
