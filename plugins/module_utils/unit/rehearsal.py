@@ -105,9 +105,9 @@ def check(unit: Service, program: str, environment: Mapping[str, str], own: Sequ
         return
     raise Refusal(
         "dies-in-rehearsal",
-        f"a process with the libraries of {program}, under the preload, {'hung' if hangs else 'died'} when it {where}; without the preload it"
-        f" did not. So would {unit.name} at its start. It does not bear that: let it keep its allocator"
-        " (profiled_service_allocator: own), look at it without a restart (trace_live), or ask its authors",
+        f"a process with the libraries of {program}, under the preload, {'hung' if hangs else 'died'} when it {where};"
+        f" without the preload it did not. So would {unit.name} at its start. It does not bear that: let it keep its"
+        " allocator (profiled_service_allocator: own), look at it without a restart (trace_live), or ask its authors",
     )
 
 
