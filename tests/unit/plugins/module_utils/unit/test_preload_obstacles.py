@@ -41,7 +41,7 @@ def test_a_plain_process(dynamic: Path) -> None:
 def test_an_audited_one(dynamic: Path) -> None:
     with programs.running(dynamic, env={"LD_AUDIT": ""}) as pid:
         refusal(lambda: check(pid), "audited", "LD_AUDIT", "allocator: own", "remove LD_AUDIT")
-    refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"], [], []), "audited", "probe.service")
+    refusal(lambda: preload_obstacles.check(unit(), environment("LD_AUDIT"), [], []), "audited", "probe.service")
 
 
 def test_one_that_apparmor_does_not_let_load_it(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
