@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Iterable, Sequence
+from typing import Iterable, Mapping, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import apparmor, procfs, selinux
 from ansible_collections.offheap.profiler.plugins.module_utils.malloc import allocator_libraries, linked_jemalloc
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in import Variable
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
@@ -29,12 +30,12 @@ _GO = ".go.buildinfo"
 
 def check(
     service: Service,
-    variables: Iterable[str],
+    variables: Mapping[str, Variable],
     profiled: Iterable[int],
     libraries: Sequence[str],
     replaces: bool = True,
 ) -> None:
-    """``variables`` are the names in the unit's environment, ``profiled`` the processes of the program to be profiled,
+    """``variables`` are the unit's environment, ``profiled`` the processes of the program to be profiled,
     ``libraries`` what is to be preloaded, of which one ``replaces`` the allocator. Raises Refusal."""
     for pid in dict.fromkeys([*service.leaders(), *profiled]) if service.is_running else []:
         try:
@@ -45,6 +46,8 @@ def check(
             continue
     if replaces and "LD_AUDIT" in variables:
         raise _audited(service.name)
+    if replaces and "LD_PRELOAD" in variables:  # also of a unit that has no process now, such as a timer's
+        _check_files(service.name, variables["LD_PRELOAD"].value.replace(":", " ").split(), libraries)
 
 
 def check_confinement(unit: str, pid: int, libraries: Sequence[str]) -> None:
@@ -84,14 +87,24 @@ def _check_process(unit: str, pid: int, libraries: Sequence[str]) -> None:
 def _check_allocators(unit: str, pid: int, libraries: Sequence[str]) -> None:
     if "LD_AUDIT" in procfs.environ(pid):
         raise _audited(unit)
+    _check_files(unit, procfs.mapped_files(pid), libraries)
+
+
+def _check_files(unit: str, paths: Iterable[str], libraries: Sequence[str]) -> None:
     ours = set(map(os.path.realpath, filter(None, libraries)))
-    for path in procfs.mapped_files(pid):
+    for path in paths:
         file = os.path.basename(path)
         for name in _OTHERS:
             if file.startswith(f"lib{name}"):
                 raise _other_malloc(unit, path, name)
         # Another jemalloc leaves the unit's LD_PRELOAD.
-        if ".so" in file and path not in ours and not file.startswith("libjemalloc") and _is_allocator(path):
+        if (
+            path.startswith("/")
+            and ".so" in file
+            and os.path.realpath(path) not in ours
+            and not file.startswith("libjemalloc")
+            and _is_allocator(path)
+        ):
             raise _other_malloc(unit, path, file.partition(".so")[0])
 
 

@@ -5,7 +5,7 @@
 Some libraries do not bear another malloc: a constructor frees what it did not get from it, and the service would crash
 at each start. So a child in a transient unit with the service's user and sandbox opens the libraries that the running
 process has mapped, and allocates and frees by each call. It listens on nothing and runs nothing of the service's main.
-What dies there, and lives without the preload, is refused.
+What dies or hangs there, and does not without the preload, is refused.
 
 This module is private to the collection.
 """
@@ -83,7 +83,7 @@ _SIGNALLED = 128
 def check(unit: Service, program: str, environment: Mapping[str, str], own: Sequence[systemd.Assignment]) -> None:
     """``environment`` is what the unit will be started with, ``own`` are its assignments without ours.
 
-    Raises Refusal if what the program loads dies under the preload. What cannot be rehearsed here is let pass.
+    Raises Refusal if what the program loads dies or hangs under the preload. What cannot be rehearsed here is let pass.
     """
     # Where the program needs a library with the name of the preloaded one, the loader takes that one for it.
     name = os.path.basename(environment.get("LD_PRELOAD", "").split(":")[0])
@@ -94,14 +94,20 @@ def check(unit: Service, program: str, environment: Mapping[str, str], own: Sequ
     given = [elf.read(program).interpreter or "", program, name]
     ours = [environment.get(name, "") for name in ("LD_PRELOAD", "MALLOC_CONF", "OFFHEAP_PREFIX")]
     ours.append(os.path.realpath(sys.executable) if ours[-1] else "")  # where the agent is to sample
-    where = _death(_play(properties, [*given, *ours], libraries))
-    if not where or _death(_play(properties, [*given, *[""] * len(ours)], libraries)):
+    told = _play(properties, [*given, *ours], libraries, _SECONDS)
+    where = _death(told)
+    if not where:
+        return
+    hangs = not told[-1].startswith("ended ")
+    # A host that is merely slow would not have been so much faster.
+    without = _play(properties, [*given, *[""] * len(ours)], libraries, _SECONDS / 4 if hangs else _SECONDS)
+    if _death(without) or (hangs and not without):
         return
     raise Refusal(
         "dies-in-rehearsal",
-        f"a process with the libraries of {program}, under the preload, died when it {where}; without the preload it"
-        f" did not. So would {unit.name} at its start. It does not bear that: let it keep its allocator"
-        " (profiled_service_allocator: own), look at it without a restart (trace_live), or ask its authors",
+        f"a process with the libraries of {program}, under the preload, {'hung' if hangs else 'died'} when it {where};"
+        f" without the preload it did not. So would {unit.name} at its start. It does not bear that: let it keep its"
+        " allocator (profiled_service_allocator: own), look at it without a restart (trace_live), or ask its authors",
     )
 
 
@@ -133,23 +139,26 @@ def _properties(unit: Service, own: Sequence[systemd.Assignment]) -> list[str]:
     return found
 
 
-def _play(properties: Sequence[str], given: Sequence[str], libraries: Sequence[str]) -> list[str]:
-    """What the process says, line by line; empty where it did not begin, or was not done in time.
+def _play(properties: Sequence[str], given: Sequence[str], libraries: Sequence[str], seconds: float) -> list[str]:
+    """What the process says within so many seconds, line by line; empty where it did not begin.
 
     ``given`` are the program's loader, the program, the name of a library to leave out, LD_PRELOAD, MALLOC_CONF,
     OFFHEAP_PREFIX and OFFHEAP_EXECUTABLE.
     """
     command = ["/bin/sh", "-c", _SHELL, "sh", *given, sys.executable, "-c", _SCRIPT, *libraries]
-    return systemd.run_aside(properties, command, _SECONDS)
+    return systemd.run_aside(properties, command, seconds)
 
 
 def _death(told: Sequence[str]) -> str:
-    """What the process did when a signal ended it; empty if none did."""
-    last = ""
+    """What the process did when a signal ended it, or its time was over; empty if it came to its end."""
+    last, found = "", None
     for line in told:
         found = re.fullmatch(r"ended (\d+)", line)
         if found is None:
             last = line
         elif int(found[1]) > _SIGNALLED:
-            return "was started" if last == "starts" else "allocated and freed" if last == "allocates" else last[:300]
-    return ""
+            break
+    else:
+        if not last or found:
+            return ""
+    return "was started" if last == "starts" else "allocated and freed" if last == "allocates" else last[:300]

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import elf
 from ansible_collections.offheap.profiler.plugins.module_utils.host import procfs, security_module, selinux
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import preload_obstacles
+from ansible_collections.offheap.profiler.plugins.module_utils.unit.drop_in import Variable
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
@@ -24,7 +25,11 @@ _NEW_OF = "void *{name}(unsigned long n) {{ return (void *) n; }}\n"
 
 
 def check(pid: int, *variables: str) -> None:
-    preload_obstacles.check(unit(ActiveState="active", MainPID=str(pid)), variables, [], LIBRARIES)
+    preload_obstacles.check(unit(ActiveState="active", MainPID=str(pid)), environment(*variables), [], LIBRARIES)
+
+
+def environment(*names: str, value: str = "/none.so") -> dict[str, Variable]:
+    return {name: Variable(value, "Environment", "/x") for name in names}
 
 
 def test_a_plain_process(dynamic: Path) -> None:
@@ -36,7 +41,7 @@ def test_a_plain_process(dynamic: Path) -> None:
 def test_an_audited_one(dynamic: Path) -> None:
     with programs.running(dynamic, env={"LD_AUDIT": ""}) as pid:
         refusal(lambda: check(pid), "audited", "LD_AUDIT", "allocator: own", "remove LD_AUDIT")
-    refusal(lambda: preload_obstacles.check(unit(), ["LD_AUDIT"], [], []), "audited", "probe.service")
+    refusal(lambda: preload_obstacles.check(unit(), environment("LD_AUDIT"), [], []), "audited", "probe.service")
 
 
 def test_one_that_apparmor_does_not_let_load_it(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +73,7 @@ def test_one_that_the_kernel_started_in_secure_mode(tmp_path: Path) -> None:
         assert procfs.is_secure(pid)
         refusal(lambda: check(pid), "secure-mode", f"process {pid}", "AT_SECURE", "'noatsecure'")
         child = unit(ActiveState="active", MainPID=str(os.getpid()))
-        refusal(lambda: preload_obstacles.check(child, [], [pid], []), "secure-mode", f"process {pid}")
+        refusal(lambda: preload_obstacles.check(child, {}, [pid], []), "secure-mode", f"process {pid}")
 
 
 @pytest.mark.parametrize(("name", "symbol"), [("tcmalloc", "tc_malloc"), ("mimalloc", "mi_malloc")])
@@ -101,7 +106,7 @@ def test_one_with_an_operator_new_that_would_stay_beside_ours(tmp_path: Path, dy
                 continue
             refusal(lambda: check(pid), "other-malloc", f"uses libproxy ({library})", "allocator: own")
             one = unit(ActiveState="active", MainPID=str(pid))
-            preload_obstacles.check(one, [], [], [str(library)])  # it is ours
+            preload_obstacles.check(one, {}, [], [str(library)])  # it is ours
 
 
 @pytest.mark.parametrize("replaces", [True, False])
@@ -129,12 +134,13 @@ def test_one_that_would_not_start_or_not_be_seen(tmp_path: Path, replaces: bool)
 
 def test_one_that_keeps_its_malloc_may_have_any(dynamic: Path, tmp_path: Path) -> None:
     library = programs.library(tmp_path, "libtcmalloc.so.4", _NEW_OF.format(name="tc_malloc"))
-    for environment in ({"LD_PRELOAD": str(library)}, {"LD_AUDIT": "/none.so"}):
-        with programs.running(dynamic, env=environment) as pid:
-            one = unit(ActiveState="active", MainPID=str(pid))
-            preload_obstacles.check(one, list(environment), [pid], [], replaces=False)
-            with pytest.raises(Refusal):
-                preload_obstacles.check(one, list(environment), [pid], [])
+    for name, value in (("LD_PRELOAD", str(library)), ("LD_AUDIT", "/none.so")):
+        with programs.running(dynamic, env={name: value}) as pid:
+            for one in (unit(ActiveState="active", MainPID=str(pid)), unit(ActiveState="inactive")):
+                variables = environment(name, value=value)
+                preload_obstacles.check(one, variables, [pid], [], replaces=False)
+                with pytest.raises(Refusal):
+                    preload_obstacles.check(one, variables, [pid], [])
 
 
 def test_a_program_in_go_is_told_where_its_heap_is(tmp_path: Path, dynamic: Path) -> None:

@@ -23,6 +23,15 @@ __attribute__((constructor)) static void begin(void) {
     if (at && *at == '/') abort();
 }
 """
+# As where systemd ends the shell and what hangs in it, since their time is over.
+HANGS = """#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void begin(void) {
+    const char *at = getenv("%s");
+    if (at && *at == '/') { kill(getppid(), SIGKILL); _exit(0); }
+}
+"""
 # In the place of systemd-run: notes the properties, and runs the command.
 RUNS = """#!/bin/sh
 while [ "$1" != -- ]; do echo "$1" >>{noted}; shift; done
@@ -59,9 +68,9 @@ def check(
     yield run
 
 
-def linked(directory: Path, variable: str, name: str = "libdies.so") -> Path:
+def linked(directory: Path, variable: str, name: str = "libdies.so", source: str = DIES) -> Path:
     """A program with a library that dies where the variable is set."""
-    library = programs.library(directory, name, DIES % variable)
+    library = programs.library(directory, name, source % variable)
     return programs.compiled(directory, "linked", programs.SLEEPS, "-Wl,--no-as-needed", str(library))
 
 
@@ -86,6 +95,17 @@ def test_what_dies_under_the_preload_alone_is_refused(check: Check, tmp_path: Pa
             "without the preload it did not",
             "trace_live",
         )
+
+
+@pytest.mark.parametrize("variable", ["LD_PRELOAD", "PATH"])
+def test_what_hangs_under_the_preload_alone_is_refused(check: Check, tmp_path: Path, variable: str) -> None:
+    """As libfaketime, whose clock jemalloc reads while it is made ready: the service spun at its start."""
+    program = linked(tmp_path, variable, source=HANGS)
+    with programs.running(program, env={}) as pid:
+        if variable == "PATH":
+            check(pid, program)  # it hangs anyhow
+        else:
+            refusal(lambda: check(pid, program), "dies-in-rehearsal", "hung when it was started")
 
 
 def test_what_the_preloaded_one_stands_for_is_not_loaded(check: Check, preload: Path, tmp_path: Path) -> None:
@@ -126,6 +146,8 @@ def test_what_cannot_be_rehearsed_is_let_pass(check: Check, tmp_path: Path) -> N
         (["starts", "ended 0", "opened /x.so", "ended 134"], "opened /x.so"),
         (["starts", "ended 127", "opened /x.so", "allocates", "ended 139"], "allocated and freed"),
         (["starts", "ended 127", "opened /x.so", "allocates", "ended 1"], ""),
+        (["starts"], "was started"),
+        (["starts", "ended 0", "opened /x.so"], "opened /x.so"),
         ([], ""),
     ],
 )
