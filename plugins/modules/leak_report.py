@@ -265,7 +265,7 @@ found:
       description: Units that fill up beyond what their limit or their host leaves of memory.
       type: int
     no_leaks:
-      description: Units that do not.
+      description: Units that do not leak.
       type: int
     cannot_tell:
       description: Units about which there is too little to judge by.

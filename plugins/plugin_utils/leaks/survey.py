@@ -169,9 +169,10 @@ def _with_twins_told(found: Iterator[OfHost], warn: Callable[[str], None]) -> It
         last = captures[-1]
         before = first.setdefault((unit, last.process, last.facts.dump.sha256), host)
         if before != host:
+            names = f"{printable(before)} and {printable(host)}"
             warn(
-                f"{unit} has the same dump on {before} and {host}: if these are two names of one host, name it once in"
-                " the inventory, since all that it holds is counted twice"
+                f"{printable(unit)} has the same dump on {names}: if these are two names of one host, name it once in the"
+                " inventory, since all that it holds is counted twice"
             )
         yield unit, host, captures
 
