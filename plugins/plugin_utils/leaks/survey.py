@@ -171,8 +171,8 @@ def _with_twins_told(found: Iterator[OfHost], warn: Callable[[str], None]) -> It
         if before != host:
             names = f"{printable(before)} and {printable(host)}"
             warn(
-                f"{printable(unit)} has the same dump on {names}: if these are two names of one host, name it once in the"
-                " inventory, since all that it holds is counted twice"
+                f"{printable(unit)} has the same dump on {names}: if these are two names of one host, name it once in"
+                " the inventory, since all that it holds is counted twice"
             )
         yield unit, host, captures
 
