@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path: Path) -> None:
     points = {process.host: process.verdict.points for process in watched}
     assert points == {"app1": 10, "app2": 11}, "a damaged capture costs itself alone"
     assert watched[0].verdict.answer is Answer.LEAK
-    for part in ("has no samples", "samples.parquet: ", "is damaged"):
+    for part in ("has no samples", "samples.parquet: ", "is damaged: Expecting"):
         assert sum(part in warning for warning in warnings) == 1
 
 
