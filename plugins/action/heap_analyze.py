@@ -109,8 +109,8 @@ def _request(arguments: dict[str, Any]) -> Request:
         look=Look(arguments["sort"] == "cumulative", max(arguments["limit"], 0), arguments["exact"]),
         limits=GraphLimits(
             max(arguments["node_count"], 1),
-            max(arguments["node_fraction"], 0.0),
-            max(arguments["edge_fraction"], 0.0),
+            max(0.0, arguments["node_fraction"]),  # nan is 0, too
+            max(0.0, arguments["edge_fraction"]),
             max(arguments["max_degree"], 1),
         ),
         function=arguments["function"],

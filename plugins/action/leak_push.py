@@ -63,6 +63,8 @@ class ActionModule(ActionBase):
         result.update(changed=False, pushed=0, left=0)
         if not any(arguments[name] for name in ("pyroscope_url", "otlp_url", "textfile")):
             raise AnsibleActionFail("leak_push has nowhere to send to: set pyroscope_url, otlp_url or textfile")
+        if not (arguments["textfile"] or ".prom").endswith(".prom"):
+            raise AnsibleActionFail(f"nobody would read {arguments['textfile']}: a textfile's name must end with .prom")
         try:
             libraries.require(*libraries.JUDGING, "google.protobuf", "prometheus_client", "urllib3")
             units = [unit_name.service(unit) for unit in arguments["units"]]

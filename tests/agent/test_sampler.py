@@ -231,11 +231,11 @@ def test_each_way_to_allocate_is_seen(opened: Open) -> None:
     assert attached.dump().of("kinds") == (0, 0, 12)
 
 
-def test_what_only_some_allocators_have_is_seen(opened: Open, unpatched_jemalloc: Path) -> None:
+@pytest.mark.parametrize("kind", ["now", "lazy"])
+def test_what_only_some_allocators_have_is_seen(kind: str, opened: Open, unpatched_jemalloc: Path) -> None:
     """BIND calls mallocx, and a program in C++ under jemalloc that one's operator new."""
-    attached = opened(program("now"), preload=unpatched_jemalloc)
+    attached = opened(program(kind), preload=unpatched_jemalloc)
     attached.begin()
-    wait_for("a second look", lambda: attached.ask("status")["entries"] >= 20)  # twelve are for what all have
     attached.do("own")
     taken = attached.dump()
     assert taken.of("own") == (4, 4000, 9)
@@ -246,12 +246,12 @@ def test_what_only_some_allocators_have_is_seen(opened: Open, unpatched_jemalloc
 
 
 @pytest.mark.skipif(FOREIGN, reason="the allocator here is of this machine's C library")
-def test_what_is_freed_with_its_size_dies(opened: Open) -> None:
+@pytest.mark.parametrize("kind", ["now", "lazy"])
+def test_what_is_freed_with_its_size_dies(kind: str, opened: Open) -> None:
     """By functions of the allocator's own, which call no free that could be seen."""
     options = ("-shared", "-fPIC", "-fno-builtin")
-    attached = opened(program("now"), preload=compiled("libsized.so", [PROGRAMS / "sized.c"], *options))
+    attached = opened(program(kind), preload=compiled("libsized.so", [PROGRAMS / "sized.c"], *options))
     attached.begin()
-    wait_for("a second look", lambda: attached.ask("status")["entries"] >= 11)  # nine are for what all have
     attached.do("sized")
     assert attached.dump().of("sized") == (0, 0, 2)
     assert attached.detach()["left"] == 0

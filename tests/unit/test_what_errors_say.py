@@ -154,6 +154,7 @@ ANSIBLE: list[tuple[str, int, str]] = [
     (f"{ADHOC}.leak_assert -a 'archive=offheap/archive max_growth=1X'", 2, "'1X' is not a size: expected bytes"),
     (f"{ADHOC}.leak_assert -a 'archive=offheap/archive units=fronted'", 2, KNOWN),
     (f"{ADHOC}.leak_push -a archive=offheap/archive", 2, "nowhere to send to: set pyroscope_url, otlp_url or textfile"),
+    (f"{ADHOC}.leak_push -a 'archive=offheap/archive textfile=x.txt'", 2, "textfile's name must end with .prom"),
     (f"{ADHOC}.archive_prune -a archive=offheap/archive", 0, "nothing is pruned without keep_days, keep_captures or"),
     (
         f"{ADHOC}.archive_sync -a 'archive=offheap/archive url=file:///nosuch direction=pull'",

@@ -7,8 +7,8 @@
 // - An entry is changed only if it leads where everybody's do: to the object that our own calls lead to, through the
 //   object's own stub, or through the program's (one that is not position independent has the function's address there).
 //   So an object with an allocator of its own keeps it, and one that the loader has not relocated yet is left for later.
-// - Some allocators have functions that others do not. We cannot call these by name, so the first entry says where they are;
-//   one that is not bound yet does not, and stays.
+// - Some allocators have functions that others do not. We cannot call these by name, so the loader says where they are, or
+//   the first entry that is bound: one that is not bound yet is changed only where the loader has said it.
 // - What an allocator calls of itself is no call of the process; libc is one, and much else.
 // - Pages that the loader has made read-only are opened for the store. It does that once an object is relocated. As long as
 //   they can be written to, it is still at work there: to close them would kill it. Whether they can is asked with an
@@ -18,6 +18,7 @@
 
 #include "loader.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <limits.h>
@@ -184,7 +185,7 @@ static void redirect(struct object *object, const ElfW(Rela) *relocation, const 
     bool has_own = symbol->st_shndx != SHN_UNDEF && !within(&allocator, object->whole.start);
     struct entry *entry = find(at);
     if (was != to) {
-        if (hook->own && !within(&allocator, was))
+        if (hook->own && !*hook->own && !within(&allocator, was))
             return;
         if (hook->own && !*hook->own) {
             *hook->own = (void *)was;   // a second before any thread may need it
@@ -355,6 +356,16 @@ static int note_allocator(struct dl_phdr_info *info, size_t size, void *unused) 
     return 1;
 }
 
+// Where the process's calls of them lead to the allocator, and not to a program's or library's own.
+static void find_own(void) {
+    for (size_t i = 0; i < hook_count; i++) {
+        void *found = hooks[i].own ? dlsym(RTLD_DEFAULT, hooks[i].name) : NULL;
+        if (found && within(&allocator, (uintptr_t)found))
+            *hooks[i].own = found;
+    }
+    dlerror();   // no error of the program's
+}
+
 bool got_prepare(const struct got_hook *wanted, size_t wanted_count) {
     bool first = true;
     if (entries)
@@ -370,8 +381,9 @@ bool got_prepare(const struct got_hook *wanted, size_t wanted_count) {
     loader_lock();
     dl_iterate_phdr(note_ours, &first);
     dl_iterate_phdr(note_allocator, NULL);
-    entries = memory;
     loader_unlock();
+    find_own();
+    entries = memory;
     return true;
 }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.offheap.profiler.plugins.action import heap_analyze
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.readers.test_jeprof import _libjemalloc
 from ansible_collections.offheap.profiler.tests.unit.plugins.plugin_utils.views import profiled_programs
 
@@ -51,6 +53,12 @@ def ansible(module: str, where: Path, check: bool = False, **arguments: Any) -> 
     assert arrow, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(shown)
     return {**result, "printed": before, "failed": "FAILED!" in before}
+
+
+def test_a_fraction_that_is_no_number_leaves_out_nothing() -> None:
+    defaults = {name: option.get("default", "") for name, option in heap_analyze._ARGUMENTS.items()}
+    limits = heap_analyze._request({**defaults, "node_fraction": math.nan, "edge_fraction": math.nan}).limits
+    assert (limits.node_fraction, limits.edge_fraction) == (0.0, 0.0)
 
 
 def test_a_bare_dump_is_shown(dumps: list[Path], tmp_path: Path) -> None:
