@@ -140,12 +140,15 @@ class AttachTrace:
 
     def _windows(self) -> Generator[Window, None, None]:
         self._path, self._scheduled = self._library, urgency.scheduled(self.pid)
+        self._alone = _forbids_threads(self.pid)
         with other_root.directory(self.pid, *self.owner) as self._lent, last_act.if_killed(self._end):
             yield from self._attached()
 
     def _end(self) -> None:
         """In the place of us who were killed, maybe while a thread was held."""
         urgency.calm_all(self.pid, self._scheduled)
+        if self._alone:
+            _limit_threads(self.pid, 0)
         other_root.remove_libraries(self.pid)
         try:
             self._detach()
@@ -246,8 +249,13 @@ class AttachTrace:
 
     def _attach(self) -> None:
         self._lend_maps()
-        with _room_for_a_thread(self.pid):
+        if self._alone:
+            _limit_threads(self.pid, resource.RLIM_INFINITY)
+        try:
             found = inject.have_library(self.pid, self._library, SYMBOL, self._settings())
+        finally:
+            if self._alone:
+                _limit_threads(self.pid, 0)
         self._path, self.held = found.path, found.held
         if found.result:
             why = _WHY.get(found.result) or os.strerror(found.result)
@@ -335,22 +343,17 @@ class AttachTrace:
             raise Ended("the process has ended")
 
 
-@contextlib.contextmanager
-def _room_for_a_thread(pid: int) -> Iterator[None]:
-    """A program that forbids itself more processes, as HAProxy does, may start the agent's thread meanwhile, if we may
-    change that (CAP_SYS_RESOURCE, which root has on a host but not in every container)."""
-    none, unlimited = (0, 0), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    forbidden = False
-    with contextlib.suppress(PermissionError):
-        forbidden = resource.prlimit(pid, resource.RLIMIT_NPROC) == none
-        if forbidden:
-            resource.prlimit(pid, resource.RLIMIT_NPROC, unlimited)
-    try:
-        yield
-    finally:
-        if forbidden:
-            with contextlib.suppress(PermissionError, ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_NPROC, none)
+def _forbids_threads(pid: int) -> bool:
+    """Whether a program forbids itself more processes, and so threads, as HAProxy does: for the agent's, that is
+    lifted, if we may (CAP_SYS_RESOURCE, which root has on a host but not in every container)."""
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        return resource.prlimit(pid, resource.RLIMIT_NPROC) == (0, 0)
+    return False
+
+
+def _limit_threads(pid: int, most: int) -> None:
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
 
 
 def has_agent(pid: int) -> bool:

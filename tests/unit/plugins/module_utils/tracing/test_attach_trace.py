@@ -212,6 +212,35 @@ def test_what_forbids_itself_more_threads_may_start_the_agents(
     assert limits[-1] == (limit, limit), "as before"
 
 
+def test_who_is_killed_while_more_threads_may_start_leaves_them_forbidden(
+    run: Run, program: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limit = tmp_path / "limit"
+    limit.write_text("0")
+
+    def prlimit(pid: int, which: int, *new: tuple[int, int]) -> tuple[int, int]:
+        assert (pid, which) == (program, resource.RLIMIT_NPROC)
+        for most, _hard in new:
+            limit.write_text(str(most))
+        return int(limit.read_text()), int(limit.read_text())
+
+    def killed(*_arguments: object) -> None:
+        assert limit.read_text() == str(resource.RLIM_INFINITY)
+        os.killpg(0, signal.SIGKILL)
+
+    monkeypatch.setattr(resource, "prlimit", prlimit)
+    monkeypatch.setattr(inject, "have_library", killed)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            run([program], source="attach")
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    wait(lambda: limit.read_text() == "0", "it is forbidden as before")
+
+
 @pytest.mark.slow
 def test_a_signal_ends_it_early_and_detaches(run: Run, program: int, spools: Path, library: Path) -> None:
     before = _children()
