@@ -86,7 +86,7 @@ class ActionModule(ActionBase):
                 result["failed"] = arguments["required"]
         warnings += failures
         sent = f"{result['pushed']} profiles sent, {result['left']} left"
-        result["msg"] = "; ".join(failures) or (warnings[-1] if warnings else sent)
+        result["msg"] = "; ".join([*failures, sent])
         if warnings:
             result["warnings"] = list(dict.fromkeys(warnings))
         return result

@@ -106,16 +106,19 @@ def _ask(jvm: Jvm, words: Sequence[str], timeout: float, wake: Wake, write: Writ
 
 
 def perf_map(jvm: Jvm, timeout: float, wake: Wake, write: Write) -> None:
-    """Make the JVM write its perf map, pass that on, and remove its file unless there was one before."""
+    """Make the JVM write its perf map, pass that on, and remove its file unless there was one before.
+
+    The JVM follows links, so one that somebody has put there would have it overwrite another file of its user.
+    """
     path = f"/tmp/perf-{jvm.own_pid}.map"
     existed = os.path.lexists(path)
+    if existed:
+        _check_own(path, os.lstat(path), jvm)
     answer: list[bytes] = []
     try:
         jcmd(jvm, "Compiler.perfmap", timeout, wake, answer.append)
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != jvm.uid:
-            raise HotspotError(f"{path} is not a file of the JVM's user")
+        _check_own(path, os.fstat(fd), jvm)
         while True:
             part = os.read(fd, _CHUNK)
             if not part:
@@ -127,6 +130,11 @@ def perf_map(jvm: Jvm, timeout: float, wake: Wake, write: Write) -> None:
         if not existed:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+
+def _check_own(path: str, status: os.stat_result, jvm: Jvm) -> None:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != jvm.uid:
+        raise HotspotError(f"{path} is not a file of the JVM's user")
 
 
 def add_methods(memory: int, base: int, release: int, addresses: Collection[int], write: Write, seconds: float) -> None:

@@ -13,6 +13,7 @@ from ..model.lives import BUCKETS
 from . import hazard
 from .by_lives import OUTLIVES
 from .trend import WARM_UP
+from .verdict import LEAST_SPAN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,9 +33,10 @@ def until_told(rate: float, interval: float) -> float:
     died. Together they were watched for X = l (0.9 T)^2 / 2 seconds, with a variance of l (0.9 T)^3 / 3, as of any
     Poisson process (Campbell). They are known to be kept once hazard.at_most(0, X) <= 1 / (OUTLIVES T), which is
     X >= OUTLIVES T e, with e the exposure that rules out a hazard of 1. In x = sqrt(l T) that is a quadratic equation.
+    Nothing is told before LEAST_SPAN.
     """
     ruled_out = float(hazard.at_most(np.zeros(1), np.ones(1), (BUCKETS - 1) * _PATHS)[0])
     later = 1 - WARM_UP
     mean, spread = later**2 / 2, _SURE * math.sqrt(later**3 / 3)
     root = (spread + math.sqrt(spread**2 + 4 * mean * OUTLIVES * ruled_out)) / (2 * mean)
-    return root**2 * interval / rate * DAY
+    return max(root**2 * interval / rate * DAY, LEAST_SPAN)

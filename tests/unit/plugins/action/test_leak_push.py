@@ -147,6 +147,7 @@ def test_a_profile_that_is_refused_does_not_stop_the_others(archive: Archive, se
     server.answers = [(422, {})]
     result = _run(pyroscope_url=server.url, hosts=["app1"])
     assert (result["pushed"], result["left"]) == (5, 1)
+    assert result["warnings"] and result["msg"] == "5 profiles sent, 1 left"
     server.answers = [(401, {})]
     assert _run(pyroscope_url=server.url)["pushed"] == 0, "who is not let in need not try with others"
 

@@ -244,6 +244,20 @@ def test_a_perf_map_that_was_there_stays(java: Callable[..., subprocess.Popen[by
 
 
 @needs_java
+def test_a_jvm_is_not_led_to_another_file(java: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    jvm = hotspot_attach.look(java().pid)
+    other, link = tmp_path / "other", Path(f"/tmp/perf-{jvm.pid}.map")
+    other.write_text("the service's own")
+    link.symlink_to(other)
+    try:
+        with pytest.raises(hotspot_protocol.HotspotError, match="is not a file of the JVM's user"):
+            hotspot_attach.perf_map(jvm, io.BytesIO())
+        assert other.read_text() == "the service's own" and link.is_symlink()
+    finally:
+        link.unlink()
+
+
+@needs_java
 def test_xrs_listens_from_the_start(java: Callable[..., subprocess.Popen[bytes]]) -> None:
     jvm = hotspot_attach.look(java("-Xrs").pid)
     assert not jvm.catches

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.lives_verdict import verdict_on
-from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
+from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import LEAST_SPAN, Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.waiting import until_told
 from ansible_collections.offheap.profiler.tests.bench.shapes import DAY, MIB, SHAPES, process
 
@@ -33,3 +33,7 @@ def test_a_leak_is_told_by_then_and_seldom_in_half_the_time(rate: float) -> None
 def test_the_time_is_inverse_to_the_rate_and_the_fineness() -> None:
     for other in (until_told(2 * MIB, INTERVAL), until_told(MIB, INTERVAL / 2)):
         assert other == pytest.approx(until_told(MIB, INTERVAL) / 2)
+
+
+def test_no_leak_is_told_sooner_than_any_process_is_judged() -> None:
+    assert until_told(1e18, INTERVAL) == LEAST_SPAN
