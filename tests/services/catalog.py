@@ -111,7 +111,13 @@ END""",
             worker=child("apache2"),
             note="with mod_php",
         ),
-        Service("unbound", "unbound", dns("localhost"), writes="/etc/unbound/*"),
+        Service(
+            "unbound",
+            "unbound",
+            dns("localhost"),
+            setup="printf 'server:\\n  interface: 127.0.0.1\\n' > /etc/unbound/unbound.conf.d/here.conf",
+            writes="/etc/unbound/*",
+        ),
         Service("snmpd", "snmpd snmp", "snmpwalk -v2c -c public 127.0.0.1 1.3.6.1.2.1.1 > /dev/null"),
         Service(
             "vsftpd",
@@ -149,7 +155,12 @@ END""",
         Service("cups", "cups-daemon", web(631), writes="/etc/cups/*"),
     ),
     (
-        Service("knot", "knot", dns("version.server", "CH TXT")),
+        Service(
+            "knot",
+            "knot",
+            dns("version.server", "CH TXT"),
+            setup="printf 'server:\\n  rundir: /run/knot\\n  user: knot:knot\\n  listen: 127.0.0.1@53\\n' > /etc/knot/knot.conf",
+        ),
         Service("prometheus-node-exporter", "prometheus-node-exporter", web(9100, "/metrics")),
         Service("ngircd", "ngircd", talk(6667, "NICK a\\r\\nUSER a b c d\\r\\nQUIT", "a")),
         Service("icecast2", "icecast2", web(8000)),
@@ -172,7 +183,20 @@ END""",
             worker="pgrep -f '^rspamd: controller'",
         ),
         Service("gearman-job-server", "gearman-job-server gearman-tools", "gearadmin --status > /dev/null"),
-        Service("collectd", "collectd-core", "true"),
+        Service(
+            "collectd",
+            "collectd-core",
+            "echo LISTVAL | nc -U -q 1 -w 3 /run/collectd-unixsock | grep -q memory",
+            setup="""cat > /etc/collectd/collectd.conf <<'END'
+LoadPlugin cpu
+LoadPlugin memory
+LoadPlugin processes
+LoadPlugin unixsock
+<Plugin unixsock>
+    SocketFile "/run/collectd-unixsock"
+</Plugin>
+END""",
+        ),
         Service("transmission-daemon", "transmission-daemon", web(9091), writes="/etc/transmission-daemon/*"),
         Service("mpd", "mpd", talk(6600, "stats\\r\\nclose", "OK")),
         Service("zabbix-agent", "zabbix-agent", "zabbix_agentd -t agent.ping > /dev/null"),

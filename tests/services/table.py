@@ -40,7 +40,8 @@ rolls back with `rollback_purge`, and compares. A file that differs counts again
   many objects were sampled, and for how long one thread was held (on hosts that share a busy machine). `yes`: no answer
   of the client failed before, while or after, nothing was restarted, no process of the unit was killed by a signal, and
   no entry in the process led to the agent afterwards. 0 samples: it took nothing by `malloc` in that time, or has an
-  allocator of its own that maps memory (Erlang, Go).
+  allocator of its own that maps memory (Erlang, Go). HAProxy forbids itself threads; root lifts that for the agent's on
+  a host, but may not in this lab (CAP_SYS_RESOURCE).
 """
 
 
@@ -86,8 +87,9 @@ def page(outcomes: Sequence[Outcome], attached: Sequence[Attachment]) -> str:
     """The whole page. What did not run before we came is no row of it."""
     tried = [outcome for outcome in outcomes if not outcome.untried]
     good = [outcome for outcome in tried if is_good(outcome)]
-    reasons = [outcome for outcome in tried if outcome.reason]
     beside = {(one.suite, one.name): one for one in attached}
+    reasons = [(one, one.enabled) for one in tried if one.reason]
+    reasons += [(one, f"{one.enabled} when attached to") for one in attached if one.reason and not one.untried]
     parts = [
         _HEAD,
         f"{len(good)} of {len(tried)} are profiled, or refused before they are touched, and as before afterwards. Of"
@@ -102,8 +104,8 @@ def page(outcomes: Sequence[Outcome], attached: Sequence[Attachment]) -> str:
         parts += [
             "\n## Why not\n",
             *(
-                f"- {one.unit} ({one.suite}), {one.enabled}: {_plain(one.reason.partition(' Its journal')[0])}"
-                for one in reasons
+                f"- {one.unit} ({one.suite}), {what}: {_plain(one.reason.partition(' Its journal')[0])}"
+                for one, what in reasons
             ),
         ]
     return "\n".join(parts) + "\n"

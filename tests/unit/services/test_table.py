@@ -78,6 +78,12 @@ def test_what_came_of_attaching_stands_beside_it(seen: dict[str, Any], cell: str
     assert cell in page and "| failed |" not in page
 
 
+def test_why_one_is_not_attached_to_is_told() -> None:
+    refused = Attachment(GOOD.suite, GOOD.name, GOOD.unit, enabled="refused", reason="it forbids itself threads")
+    page = table.page([GOOD], [refused])
+    assert f"- {GOOD.unit} ({GOOD.suite}), refused when attached to: it forbids itself threads" in page
+
+
 def test_each_service_has_a_file_of_its_own_and_no_name_is_left_open() -> None:
     names = [service.name for lot in LOTS for service in lot]
     assert len(names) == len(set(names))
