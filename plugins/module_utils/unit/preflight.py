@@ -32,6 +32,7 @@ _CONTAINER_ENGINES = """
     docker dockerd docker-compose podman podman-compose nerdctl ctr runc crun conmon containerd containerd-shim
     lxc-start lxc-execute systemd-nspawn machinectl apptainer singularity
 """
+_LOADER = re.compile(r"ld(-linux|-musl|64|-\d|\.so)")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[\s;]))#.*$")
 # The words before LD_PRELOAD are counted, or a script of nothing but "env" would take hours.
 _PRELOAD_ASSIGNMENT = re.compile(
@@ -128,6 +129,31 @@ def check_container(service: Service) -> None:
                 f"{service.name} has {setting}={service.text[setting]}; the library is not inside it."
                 " Install it there and set LD_PRELOAD and MALLOC_CONF in the unit by hand",
             )
+    if service.main_pid and _has_other_root(service.main_pid):
+        raise Refusal(
+            "own-root",
+            f"the main process of {service.name} was started in another root than this host's, as a snap and what bwrap"
+            " runs are: the library is not inside it. Trace it without a restart (fab trace)",
+        )
+
+
+def _has_other_root(pid: int) -> bool:
+    """Whether the loader that the process began with is that of its root, and not the host's. One that has changed its
+    root since (chroot(2)) has the host's."""
+    root = f"{procfs.directory(pid)}/root"
+    try:
+        here = os.readlink(root)  # "/" also of a root in a mount namespace of its own
+        for path, (mapped, *_rest) in procfs.mapped_files(pid).items():
+            if not _LOADER.match(os.path.basename(path)):
+                continue
+            if here != "/" and path.startswith(f"{here}/"):
+                return True
+            theirs = os.stat(root + path)
+            if mapped.inode == theirs.st_ino and not (os.path.exists(path) and os.path.samestat(theirs, os.stat(path))):
+                return True
+    except (procfs.ProcfsError, OSError):
+        pass  # it has ended, or its root has no such file
+    return False
 
 
 def check_wrappers(service: Service, library: str, environment: drop_in.Environment, replaces: bool = True) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -115,6 +116,30 @@ def test_a_root_of_its_own(setting: str) -> None:
         f"{setting}=/srv/root",
         "Install it there",
     )
+
+
+@as_root
+def test_a_process_that_was_started_in_another_root(directory: Path, tmp_path: Path) -> None:
+    """As a snap, and unlike a daemon that has gone into a root of its own since."""
+    source = "#include <unistd.h>\nint main(int n, char **a) { return n > 1 && chroot(a[1]) ? 1 : (int)sleep(60); }\n"
+    program = programs.compiled(directory, "sleeper", source)
+    listed = subprocess.run(["ldd", program], check=True, stdout=subprocess.PIPE, text=True).stdout
+    root = tmp_path / "root"
+    for needed in [*re.findall(r"/\S+", listed), str(program)]:
+        (root / needed[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(needed, root / needed[1:])
+
+    def judged(pid: int) -> None:
+        preflight.check_container(unit(program, ActiveState="active", MainPID=str(pid)))
+
+    for arguments in ([], [str(tmp_path)], [str(root)]):
+        with programs.running(program, *arguments) as pid:
+            judged(pid)
+    alone = f"mount --rbind {root} {root} && cd {root} && mkdir -p old && pivot_root . old && exec {program}"
+    for command in (["chroot", root, program], ["unshare", "-m", "sh", "-c", alone]):
+        with subprocess.Popen(command) as process:
+            refusal(lambda: judged(programs.settled(process, str(program))), "own-root", "another root", "fab trace")
+            process.kill()
 
 
 @pytest.mark.parametrize("command", ["/usr/bin/dockerize", "/opt/docker/bin/java", "/usr/bin/java"])
