@@ -206,7 +206,7 @@ class Lake:
     def _talking(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, delta.exceptions.DeltaError) as error:
+        except (OSError, ValueError, delta.exceptions.DeltaError) as error:  # ValueError: releases before 1.5
             raise LakeError(f"the lake {self.place}: {error}") from error
 
 
