@@ -31,8 +31,8 @@ _CLONE = re.compile(
 _VERSION = re.compile(rb"(?<=[^@])@{1,2}[\w.+-]+\Z")
 # Of a function, or of one that something inside it is named by: shop::Cart::total() const::'lambda'(int)
 _QUALIFIERS = re.compile(r"(?: const| volatile| &&?| noexcept)+(?=::|$| requires )")
-# In a constrained function, what follows its clause: a local function or lambda.
-_LOCAL = re.compile(r"::(?:['$]|[^ (]{0,1000}(?:\(|\boperator ))")
+# In a constrained function, what follows its clause: a local variable, function or lambda.
+_LOCAL = re.compile(r"::(?:['$]|\w+$|[^ (]{0,1000}(?:\(|\boperator ))")
 _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
 # What follows, if it has brackets that are no pairs, or a space before its template arguments; and operators that have
 # a space in their names, and any parameters, as opposed to conversions, which have none.

@@ -45,6 +45,8 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.symbols import de
         ("A<int>::go(int) requires Num<T>::'lambda'(T)::operator()<T>(T) const", "A<int>::go::'lambda'::operator()<T>"),
         ("void* f<int>(int) requires Is<int>::value::My::operator new(unsigned long)", "f<int>::My::operator new"),
         ("bool f() requires Is<A>::value && Num<B>", "f"),
+        ("f() requires Is<A>::value", "f"),
+        ("f<int>(int) requires Num<int>::cache", "f<int>::cache"),
         ("requires_::run()", "requires_::run"),
         ("main::{closure#0}", "main::{closure#0}"),
         ("f(", "f"),
