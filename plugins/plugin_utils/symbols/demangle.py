@@ -34,6 +34,9 @@ _QUALIFIERS = re.compile(r"(?: const| volatile| &&?| noexcept)+(?=::|$| requires
 # In a constrained function, what follows its clause: a local variable, function or lambda.
 _LOCAL = re.compile(r"::(?:['$]|\w+$|[^ (]{0,1000}(?:\(|\boperator ))")
 _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
+# Of a template's arguments, and of its name with a class; and how many of the last ones are tried.
+_NAME_END = re.compile(r"(?<=E)E")
+_MOST_ENDS = 8
 # What follows, if it has brackets that are no pairs, or a space before its template arguments; and operators that have
 # a space in their names, and any parameters, as opposed to conversions, which have none.
 _SYMBOL = re.compile(r"(?:\(\)|->\*?|<=>|<<=?|>>=?|[<>]=?)?(?: (?=<))?")
@@ -58,7 +61,7 @@ def _readable(symbol: bytes) -> str:
     name = printable(symbol.decode("utf-8", "replace"))
     if symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
         if symbol.isascii() and unfolds_within(symbol, _MOST_UNFOLDED):
-            demangled = pydemumble.demangle(name)
+            demangled = pydemumble.demangle(name) or _of_local_template(name)
             if demangled and len(demangled) <= _LONGEST_DEMANGLED:
                 name = without_parameters(printable(demangled))
     else:
@@ -67,6 +70,16 @@ def _readable(symbol: bytes) -> str:
         return name
     # The beginning is the class, with its arguments, and the end says which of its functions it is.
     return f"{name[: _LONGEST_SHOWN // 2 - 1]}…{name[-_LONGEST_SHOWN // 2 :]}"
+
+
+def _of_local_template(symbol: str) -> str:
+    """The name of a template inside of a function, as a generic lambda is one for clang: _ZZ4mainENK3$_0clIiEEDaT_.
+
+    pydemumble knows no parameters of its parameters; so those of the function are left out, which are not shown.
+    """
+    ends = [found.end() for found in _NAME_END.finditer(symbol)] if symbol.startswith("_ZZ") else []
+    without = (pydemumble.demangle(symbol[:end] + "vv") for end in ends[: -_MOST_ENDS - 1 : -1])
+    return next(filter(None, without), "")
 
 
 def without_parameters(demangled: str) -> str:

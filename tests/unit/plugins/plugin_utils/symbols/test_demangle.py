@@ -65,6 +65,8 @@ def test_names_lose_what_is_no_name(demangled: str, plain: str | None) -> None:
         (b"_ZZNK4shop4Cart5totalEvENKUliE_clEi", "shop::Cart::total::'lambda'::operator()"),
         (b"_ZN6Events4initEv.part.0", "Events::init"),
         (b"_ZNK4shop4CartIiEltERKS1_Q3NumIT_E", "shop::Cart<int>::operator<"),
+        (b"_ZZ4mainENK3$_0clIJPKccEEEDaDpT_", "main::$_0::operator()<char const*, char>"),
+        (b"_ZZN4shop3addEvENK3$_1clIiEEDaT_Q3NumIDtfp_EE", "shop::add::$_1::operator()<int>"),
         (b"_ZN4shop4CartIiEFeqERKS1_S3_Q3NumIT_E", "shop::Cart<int>::operator=="),
         (b"fill_window.isra.0", "fill_window"),
         (b"fill_window.constprop.0.cold", "fill_window"),
