@@ -30,8 +30,13 @@ _CLONE = re.compile(
 # Of a library's function, where .symtab names the version that .dynsym has beside it: malloc@@GLIBC_2.2.5
 _VERSION = re.compile(rb"(?<=[^@])@{1,2}[\w.+-]+\Z")
 # Of a function, or of one that something inside it is named by: shop::Cart::total() const::'lambda'(int)
-_QUALIFIERS = re.compile(r"(?: const| volatile| &&?| noexcept)+(?=::|$)")
+_QUALIFIERS = re.compile(r"(?: const| volatile| &&?| noexcept)+(?=::|$| requires )")
+# In a constrained function, what follows its clause: a local variable, function or lambda.
+_LOCAL = re.compile(r"::(?:['$]|\w+$|[^ (]{0,1000}(?:\(|\boperator ))")
 _OPERATOR = re.compile(r"(?<![0-9A-Za-z_])operator(?![0-9A-Za-z_])")
+# Of a template's arguments, and of its name with a class; and how many of the last ones are tried.
+_NAME_END = re.compile(r"(?<=E)E")
+_MOST_ENDS = 8
 # What follows, if it has brackets that are no pairs, or a space before its template arguments; and operators that have
 # a space in their names, and any parameters, as opposed to conversions, which have none.
 _SYMBOL = re.compile(r"(?:\(\)|->\*?|<=>|<<=?|>>=?|[<>]=?)?(?: (?=<))?")
@@ -56,7 +61,7 @@ def _readable(symbol: bytes) -> str:
     name = printable(symbol.decode("utf-8", "replace"))
     if symbol.startswith((b"_Z", b"_R")) and len(symbol) <= _LONGEST_MANGLED:
         if symbol.isascii() and unfolds_within(symbol, _MOST_UNFOLDED):
-            demangled = pydemumble.demangle(name)
+            demangled = pydemumble.demangle(name) or _of_local_template(name)
             if demangled and len(demangled) <= _LONGEST_DEMANGLED:
                 name = without_parameters(printable(demangled))
     else:
@@ -67,8 +72,18 @@ def _readable(symbol: bytes) -> str:
     return f"{name[: _LONGEST_SHOWN // 2 - 1]}…{name[-_LONGEST_SHOWN // 2 :]}"
 
 
+def _of_local_template(symbol: str) -> str:
+    """The name of a template inside of a function, as a generic lambda is one for clang: _ZZ4mainENK3$_0clIiEEDaT_.
+
+    pydemumble knows no parameters of its parameters; so those of the function are left out, which are not shown.
+    """
+    ends = [found.end() for found in _NAME_END.finditer(symbol)] if symbol.startswith("_ZZ") else []
+    without = (pydemumble.demangle(symbol[:end] + "vv") for end in ends[: -_MOST_ENDS - 1 : -1])
+    return next(filter(None, without), "")
+
+
 def without_parameters(demangled: str) -> str:
-    """A demangled name without parameters, return type, qualifiers and marks of function pieces.
+    """A demangled name without parameters, return type, qualifiers, requires clauses and marks of function pieces.
 
     ``void shop::add<int>(std::vector<int>&)::'lambda'(int)::operator()(int) const`` ->
     ``shop::add<int>::'lambda'::operator()``. Template arguments stay: they tell instances apart.
@@ -76,7 +91,7 @@ def without_parameters(demangled: str) -> str:
     plain = _PLAIN.fullmatch(demangled)
     if plain is not None:  # most are: no need to look at each character
         return plain[1]
-    text = _CLONE.sub("", demangled)
+    text = _CLONE.sub("", demangled).replace("::friend ", "::")
     kept: list[str] = []
     name_start = 0
     position = 0
@@ -100,6 +115,8 @@ def without_parameters(demangled: str) -> str:
             position = end
         elif (qualifiers := _QUALIFIERS.match(text, position)) is not None:
             position = qualifiers.end()
+        elif text.startswith(" requires ", position):
+            position = _requirement_end(text, position)
         else:
             kept.append(character)
             position += 1
@@ -118,6 +135,17 @@ def _operator_end(text: str, position: int) -> int:
     while (bracket := _OPENING.search(text, position)) is not None and not text.startswith(parameters, bracket.start()):
         position = _closing(text, bracket.start())
     return bracket.start() if bracket is not None else len(text)
+
+
+def _requirement_end(text: str, position: int) -> int:
+    """The end of a requires clause: a bracket with something local to the function behind it, or the text's end."""
+    while (bracket := _OPENING.search(text, position)) is not None:
+        position = _closing(text, bracket.start())
+        if text.startswith("::value", position):
+            position += len("::value")
+        if _LOCAL.match(text, position):
+            return position
+    return len(text)
 
 
 def _closing(text: str, position: int) -> int:

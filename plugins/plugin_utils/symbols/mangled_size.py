@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import re
 
-# S1_ has a number; T1_ may stand for anything before it; Dp and the like repeat what follows for each item of a pack.
-_CXX = re.compile(rb"(?P<kind>[ST])(?P<number>[0-9A-Z]*)_|(?P<pack>Dp|sp|f[lrLR])")
+# S1_ has a number; T1_ may stand for anything before it; Dp and the like repeat what follows for each item of a pack
+# (fL0p_ is a parameter).
+_CXX = re.compile(rb"(?P<kind>[ST])(?P<number>[0-9A-Z]*)_|(?P<pack>Dp|sp|f(?:[lrR]|L(?![0-9])))")
 _PACK = re.compile(rb"Dp|sp|f[lrLR]")
+# How a pack with items begins: without one, nothing is repeated.
+_ITEMS = re.compile(rb"J(?!E)")
 # A number may be the length of the identifier that follows; where nothing else can be meant, a group is there.
 _LENGTH = re.compile(
     rb"(?<![0-9])(?:(?:(?<=N)|(?<=St))([0-9]+)(?![0-9E])|(12)(?=_GLOBAL__N_1)"
@@ -48,7 +51,7 @@ def most_unfolded(symbol: bytes) -> int:
 
 def _cxx(symbol: bytes) -> int:
     total = len(symbol)
-    packs = 1
+    packs, items = 1, len(symbol) if _ITEMS.search(symbol) else 1
     references: list[tuple[int, int]] = []  # what each stands for, and the highest number known before its end
     highest = -1
     maybe_name, surely_name = 0, 0  # where the identifiers so far end
@@ -66,7 +69,7 @@ def _cxx(symbol: bytes) -> int:
                 maybe_name = max(maybe_name, end)
             length = next(lengths, None)
         if found["pack"] is not None:
-            packs *= 1 if start < surely_name else len(symbol)
+            packs *= 1 if start < surely_name else items
             continue
         # Inside an identifier it is no reference. What may lie in one counts as a reference, and proves no number.
         proves = found["kind"] == b"S" and start >= maybe_name and symbol[start - 1] not in _BEFORE_S
