@@ -182,8 +182,9 @@ def _end(begun: _Begun) -> RolledBack:
             raise begun.error
         elif begun.failed and not begun.restarted:
             note = f"; it had failed before: look at 'systemctl status {begun.name}', and start it"
-        if begun.restarted and not begun.check_mode:
+        if not begun.check_mode:
             _check_none_is_left(begun.name)
+        if begun.restarted and not begun.check_mode:
             down = dependents.bring_back(begun.together)
         for name in begun.names:
             _remove_sockets(begun.changes, name)
@@ -243,6 +244,12 @@ def _check_none_is_left(name: str) -> None:
         raise UnitError(
             f"its processes {_listed(left)} outlive every restart (KillMode={unit.text['KillMode']}) and go on under"
             " the profiler. End them when it suits, then run this again"
+        )
+    away = service.pids_away(unit)
+    if away:
+        raise UnitError(
+            f"its processes {_listed(away)} have left its control group, as into a session (pam_systemd(8)), and go on"
+            " under the profiler. End them when it suits, then run this again"
         )
 
 

@@ -54,6 +54,17 @@ def test_a_unit_in_no_state_to_be_restarted(single: dict[str, str], reason: str,
     refusal(lambda: preflight.check_state(unit(text=single)), reason, "probe.service", way_out)
 
 
+def test_a_main_process_that_has_gone_into_a_session(systemctl: Systemctl) -> None:
+    """A restart would not end what it has started."""
+    systemctl.processes("/web", os.getpid())
+    running = {"ActiveState": "active", "ControlGroup": "/web"}
+    preflight.check_state(unit(text={**running, "MainPID": str(os.getpid())}))
+    preflight.check_state(unit(text={**running, "MainPID": str(1 << 30)}))
+    preflight.check_state(unit("/usr/bin/podman", text={**running, "MainPID": str(os.getppid())}))
+    gone = unit(text={**running, "MainPID": str(os.getppid())})
+    refusal(lambda: preflight.check_state(gone), "left-its-group", "probe.service", "Set User=")
+
+
 @pytest.mark.parametrize(
     ("later", "settled"),
     [
