@@ -16,7 +16,7 @@ from typing import NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     dependents,
     drop_in,
@@ -229,9 +229,6 @@ def _restart(begun: _Begun, carrying: list[int], seconds: int, timeout: int) -> 
     _check_start(unit, carrying)
     begun.looped = not begun.was_well and health.ends_again_and_again(unit)
     _remember_restart(unit.name)
-    if unit.text["ActiveState"] != "inactive":
-        # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
-        systemd.systemctl("reset-failed", "--", unit.name)
     clean = not unit.spares_processes
     begun.watch = health.Watch(health.come_up(unit.name, None, clean, timeout, [unit.name]), None, clean, seconds)
 
