@@ -119,6 +119,16 @@ def check_state(service: Service) -> None:
         )
 
 
+def check_restart(service: Service) -> None:
+    """What runs now must start again: else the restart would end it, with the profiler and without."""
+    obstacle = service.start_obstacle or systemd.unmet_condition(service.name)
+    if obstacle:
+        raise Refusal(
+            "would-not-start",
+            f"{service.name} runs, but systemd could not start it again: {obstacle}. Correct that first",
+        )
+
+
 def check_container(service: Service) -> None:
     """A container has its own file system, where neither the library nor the spool is (but see container.py)."""
     for command in [*service.commands, *programs.running(service)[:1]]:

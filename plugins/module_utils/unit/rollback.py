@@ -259,12 +259,9 @@ def _check_start(unit: service.Service, carrying: list[int]) -> None:
             f"systemd could not start it again (its unit file is {state}). {goes_on}. Bring its unit file back and run"
             f" this again, or stop it with 'systemctl stop {unit.name}'"
         )
-    # Where systemd looks for one without a directory, the unit may say itself (ExecSearchPath=).
-    missing = [path for path in unit.commands if os.path.isabs(path) and not os.access(path, os.X_OK)]
-    if missing:
+    if unit.start_obstacle:
         raise UnitError(
-            f"systemd could not start it again: {missing[0]}, its ExecStart=, is missing or not executable. {goes_on}."
-            " Correct the unit and run this again"
+            f"systemd could not start it again: {unit.start_obstacle}. {goes_on}. Correct the unit and run this again"
         )
 
 

@@ -21,6 +21,7 @@ _SINGLE = """
     ActiveEnterTimestampMonotonic ActiveState CanStart CanStop ControlGroup DynamicUser FragmentPath Group Id
     InvocationID KillMode LimitFSIZESoft LimitNOFILESoft LimitNPROCSoft LoadState MainPID NRestarts NeedDaemonReload
     NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type UMask User
+    WorkingDirectory
 """
 _LISTS = """
     DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RestrictAddressFamilies RuntimeDirectory StateDirectory
@@ -105,6 +106,23 @@ class Service:
         systemd ends none of those that it has started."""
         inside = systemd.processes(self.text["ControlGroup"])
         return self.main_pid not in (0, *inside) and os.path.exists(f"/proc/{self.main_pid}")
+
+    @property
+    def start_obstacle(self) -> str:
+        """Why systemd could not start it again, whose program or directory is not there; empty if they are.
+
+        They may be only where the service sees them, or only outside of the root that it has chosen.
+        """
+        roots = ("", f"/proc/{self.main_pid}/root")
+        for path in self.commands:
+            # Where systemd looks for one without a directory, the unit may say itself (ExecSearchPath=).
+            if os.path.isabs(path) and not any(os.access(root + path, os.X_OK) for root in roots):
+                return f"{path}, its ExecStart=, is missing or not executable"
+        directory = self.text["WorkingDirectory"]
+        # That of a service that is down may be one that systemd makes (RuntimeDirectory=).
+        if self.main_pid and os.path.isabs(directory) and not any(os.path.isdir(root + directory) for root in roots):
+            return f"{directory}, its WorkingDirectory=, is missing"
+        return ""
 
     @property
     def runs_podman(self) -> bool:

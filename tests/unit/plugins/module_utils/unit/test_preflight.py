@@ -65,6 +65,13 @@ def test_a_main_process_that_has_gone_into_a_session(systemctl: Systemctl) -> No
     refusal(lambda: preflight.check_state(gone), "left-its-group", "probe.service", "Set User=")
 
 
+def test_a_unit_that_could_not_start_again(tmp_path: Path) -> None:
+    """An update has taken its program away, and the running service has not noticed."""
+    preflight.check_restart(unit("/bin/sh"))
+    gone = unit(tmp_path / "gone")
+    refusal(lambda: preflight.check_restart(gone), "would-not-start", f"{tmp_path}/gone", "Correct that first")
+
+
 @pytest.mark.parametrize(
     ("later", "settled"),
     [
