@@ -66,7 +66,8 @@ def systemctl(*arguments: str, timeout: float | None = None) -> str:
         reason = (done.stderr or done.stdout).strip()
         if "not been booted with systemd" in reason:
             raise SystemdError("this host does not run systemd (is it a container?), so it has no units to look at")
-        raise SystemdError(f"systemctl {arguments[0]} {arguments[-1]} failed: {reason}")
+        what = " ".join(dict.fromkeys((arguments[0], arguments[-1])))
+        raise SystemdError(f"systemctl {what} failed: {reason}")
     return done.stdout
 
 

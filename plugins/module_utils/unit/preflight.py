@@ -37,7 +37,7 @@ _COMMENT = re.compile(r"(?m)(?:^|(?<=[\s;]))#.*$")
 _PRELOAD_ASSIGNMENT = re.compile(
     r"""\b(?P<name>LD_PRELOAD|MALLOC_CONF)=(?P<value>(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;&|"'])*)"""
     r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+){0,32}LD_PRELOAD\b|\benv[ \t]+-i\b"
-    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+){0,32}-u[ \t]*LD_PRELOAD\b)"
+    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+){0,32}(?:-u[ \t]*|--unset=)LD_PRELOAD\b)"
 )
 # What makes the environment anew: another user's login (su(1), runuser(1)), and sudo, which never leaves LD_PRELOAD.
 _LOGIN = re.compile(

@@ -489,7 +489,7 @@ def test_failures_that_are_no_refusals(
 ) -> None:
     systemctl.states(stopped(program))
     systemctl.reload_fails(True)
-    assert "daemon-reload failed" in run(library=jemalloc)["msg"]
+    assert "systemctl daemon-reload failed" in run(library=jemalloc)["msg"]
     assert not (host / "etc" / OURS).exists(), "the next start would be under it, and nobody would look"
     systemctl.reload_fails(False)
     systemctl.states(shown(str(program), Id="web.service", FragmentPath="/nowhere/web.service"))
