@@ -95,7 +95,7 @@ def check_state(service: Service) -> None:
             "left-its-group",
             f"the main process of {service.name} has left the unit's control group, as su and PAMName= do it, which"
             " make a session (pam_systemd(8)): what it has started would go on after a restart, beside the new"
-            " processes. Set User= in the unit instead",
+            " processes. Set User= in the unit instead of both",
         )
     active, sub = service.text["ActiveState"], service.text["SubState"]
     if active == "failed" or sub == "auto-restart":

@@ -136,8 +136,8 @@ def executable(service: Service) -> str:
             return main
         raise Refusal(
             "unknown-executable",
-            f"{service.name} starts its program through a shell, and no process of it but a shell runs now, so its program"
-            " is unknown. Start it first, or name the program (agent_settings: executable)",
+            f"{service.name} starts its program through a shell, and no process of it but a shell runs now, so its"
+            " program is unknown. Start it first, or name the program (agent_settings: executable)",
         )
     whole = sum(one.rss for one in found)
     now = _profiled_now(service)
