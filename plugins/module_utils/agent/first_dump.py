@@ -15,8 +15,9 @@ import os
 import time
 
 from ansible_collections.offheap.profiler.plugins.module_utils.agent import client
+from ansible_collections.offheap.profiler.plugins.module_utils.formats import preload
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places, procfs, systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.spool import directory, dump
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import health
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
@@ -74,7 +75,7 @@ def _take(unit: Service) -> tuple[list[str], str]:
             if problems:
                 raise Unseen("; ".join(dict.fromkeys(problems)))
             if time.monotonic() >= deadline:
-                raise Unseen("none of its processes has an agent that answers")
+                raise Unseen(f"none of its processes has an agent that answers{_of_children(unit)}")
             time.sleep(_POLL_SECONDS)
     except Ended:
         raise
@@ -82,6 +83,17 @@ def _take(unit: Service) -> tuple[list[str], str]:
         lines = systemd.journal(f"_SYSTEMD_INVOCATION_ID={unit.text['InvocationID']}")
         told = "; ".join(line.partition(_AGENT)[2] for line in lines if _AGENT in line)
         raise Unseen(f"{error}. Its agent says: {told}" if told else str(error)) from error
+
+
+def _of_children(unit: Service) -> str:
+    """The way out where the main process is a child of the one that systemd has started, and had no agent for that."""
+    variables = procfs.environ(unit.main_pid) if unit.main_pid else {}
+    if preload.EXECUTABLE not in variables or preload.CHILDREN in variables:
+        return ""
+    return (
+        ". If another process of the same program starts its main process, set children: true in"
+        " profiled_service_agent_settings"
+    )
 
 
 def _dumps_of_all(unit: Service) -> tuple[list[str], list[str]]:

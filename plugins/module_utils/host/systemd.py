@@ -20,6 +20,9 @@ from ansible_collections.offheap.profiler.plugins.module_utils.host import procf
 CGROUP_ROOTS = ("/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup")
 # A journal of many files can take its time.
 _JOURNAL_SECONDS = 30.0
+_CONDITION_SECONDS = 10.0
+# One that need not be met beside others begins with "|", one of what must not be with "!".
+_UNMET = re.compile(r"(?m)^\S+: ((?:Condition|Assert)\w+=[^|!\n].*) failed\.$")
 # What systemd treats as blank; Python's own definition is wider.
 _BLANKS = " \t\n\r"
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*=[^\ud800-\udfff]*\\Z")
@@ -63,7 +66,8 @@ def systemctl(*arguments: str, timeout: float | None = None) -> str:
         reason = (done.stderr or done.stdout).strip()
         if "not been booted with systemd" in reason:
             raise SystemdError("this host does not run systemd (is it a container?), so it has no units to look at")
-        raise SystemdError(f"systemctl {arguments[0]} {arguments[-1]} failed: {reason}")
+        what = " ".join(dict.fromkeys((arguments[0], arguments[-1])))
+        raise SystemdError(f"systemctl {what} failed: {reason}")
     return done.stdout
 
 
@@ -95,6 +99,20 @@ def run_aside(properties: Sequence[str], command: Sequence[str], seconds: float)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines()
+
+
+def unmet_condition(unit: str) -> str:
+    """A condition or assertion of the unit without which systemd would not start it now; empty if there is none.
+
+    Those of what must not be there are left out: the service may have put it there, and take it away when it ends.
+    Empty also before systemd 250, which does not tell.
+    """
+    try:
+        done = _run(["systemd-analyze", "condition", f"--unit={unit}"], _CONDITION_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = _UNMET.search(done.stdout + done.stderr) if done.returncode else None
+    return f"its {found[1]} does not hold" if found else ""
 
 
 def journal(*which: str) -> list[str]:

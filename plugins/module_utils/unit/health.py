@@ -7,6 +7,7 @@ This module is private to the collection.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Callable, Iterator, Sequence
 
@@ -66,6 +67,10 @@ def _is_young(unit: service.Service) -> bool:
 
 def restart(names: Sequence[str], timeout: int) -> None:
     """Restart units, those that depend on one another in the order that systemd knows. Raises Unhealthy."""
+    with contextlib.suppress(systemd.SystemdError):  # what systemd has not loaded has nothing to forget
+        # After too many starts or crashes it would stop them, and start them only once those are forgotten
+        # (StartLimitBurst=).
+        systemd.systemctl("reset-failed", "--", *names)
     try:
         systemd.systemctl("restart", "--", *names, timeout=timeout)
     except systemd.SystemdTimeout:

@@ -38,7 +38,7 @@ _COMMENT = re.compile(r"(?m)(?:^|(?<=[\s;]))#.*$")
 _PRELOAD_ASSIGNMENT = re.compile(
     r"""\b(?P<name>LD_PRELOAD|MALLOC_CONF)=(?P<value>(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;&|"'])*)"""
     r"|(?P<drop>\bunset[ \t]+(?:[\w-]+[ \t]+){0,32}LD_PRELOAD\b|\benv[ \t]+-i\b"
-    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+){0,32}-u[ \t]*LD_PRELOAD\b)"
+    r"|\benv[ \t]+(?:[^\s;&|]+[ \t]+){0,32}(?:-u[ \t]*|--unset=)LD_PRELOAD\b)"
 )
 # What makes the environment anew: another user's login (su(1), runuser(1)), and sudo, which never leaves LD_PRELOAD.
 _LOGIN = re.compile(
@@ -91,6 +91,13 @@ def check_state(service: Service) -> None:
             " could be neither brought in nor taken out. Set them to no in a drop-in of yours while it is profiled, or"
             " trace it without a restart (fab trace)",
         )
+    if service.has_left and not service.runs_podman:
+        raise Refusal(
+            "left-its-group",
+            f"the main process of {service.name} has left the unit's control group, as su and PAMName= do it, which"
+            " make a session (pam_systemd(8)): what it has started would go on after a restart, beside the new"
+            " processes. Set User= in the unit instead of both",
+        )
     active, sub = service.text["ActiveState"], service.text["SubState"]
     if active == "failed" or sub == "auto-restart":
         raise Refusal(
@@ -110,6 +117,16 @@ def check_state(service: Service) -> None:
             "needs-daemon-reload",
             f"the files of {service.name} have changed since systemd read them; our restart would apply these"
             " changes too. Run 'systemctl daemon-reload' and restart the unit yourself first",
+        )
+
+
+def check_restart(service: Service) -> None:
+    """What runs now must start again: else the restart would end it, with the profiler and without."""
+    obstacle = service.start_obstacle or systemd.unmet_condition(service.name)
+    if obstacle:
+        raise Refusal(
+            "would-not-start",
+            f"{service.name} runs, but systemd could not start it again: {obstacle}. Correct that first",
         )
 
 

@@ -136,8 +136,8 @@ def executable(service: Service) -> str:
             return main
         raise Refusal(
             "unknown-executable",
-            f"{service.name} starts its program through a shell and is not running, so its program is unknown."
-            " Start it first, or name the program (agent_settings: executable)",
+            f"{service.name} starts its program through a shell, and no process of it but a shell runs now, so its"
+            " program is unknown. Start it first, or name the program (agent_settings: executable)",
         )
     whole = sum(one.rss for one in found)
     now = _profiled_now(service)
@@ -155,7 +155,9 @@ def _is_shell(path: str) -> bool:
 
 def _profiled_now(service: Service) -> str:
     """The program that our drop-in names; empty if there is none."""
-    ours = systemd.read_assignments([path for path in service.drop_ins if drop_in.is_ours(path)])
+    # A rollback that systemd could not read any more has taken the file away.
+    paths = [path for path in service.drop_ins if drop_in.is_ours(path) and os.path.exists(path)]
+    ours = systemd.read_assignments(paths)
     variables = drop_in.read_environment(ours, {}, service.name).variables
     return variables[preload.EXECUTABLE].value if preload.EXECUTABLE in variables else ""
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import unit_name
 from ansible_collections.offheap.profiler.plugins.module_utils.formats.errors import OffheapError
-from ansible_collections.offheap.profiler.plugins.module_utils.host import places, systemd
+from ansible_collections.offheap.profiler.plugins.module_utils.host import places
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import (
     dependents,
     drop_in,
@@ -182,8 +182,9 @@ def _end(begun: _Begun) -> RolledBack:
             raise begun.error
         elif begun.failed and not begun.restarted:
             note = f"; it had failed before: look at 'systemctl status {begun.name}', and start it"
-        if begun.restarted and not begun.check_mode:
+        if not begun.check_mode:
             _check_none_is_left(begun.name)
+        if begun.restarted and not begun.check_mode:
             down = dependents.bring_back(begun.together)
         for name in begun.names:
             _remove_sockets(begun.changes, name)
@@ -228,9 +229,6 @@ def _restart(begun: _Begun, carrying: list[int], seconds: int, timeout: int) -> 
     _check_start(unit, carrying)
     begun.looped = not begun.was_well and health.ends_again_and_again(unit)
     _remember_restart(unit.name)
-    if unit.text["ActiveState"] != "inactive":
-        # After too many crashes systemd starts it again only once they are forgotten (StartLimitBurst=).
-        systemd.systemctl("reset-failed", "--", unit.name)
     clean = not unit.spares_processes
     begun.watch = health.Watch(health.come_up(unit.name, None, clean, timeout, [unit.name]), None, clean, seconds)
 
@@ -244,6 +242,12 @@ def _check_none_is_left(name: str) -> None:
             f"its processes {_listed(left)} outlive every restart (KillMode={unit.text['KillMode']}) and go on under"
             " the profiler. End them when it suits, then run this again"
         )
+    away = service.pids_away(unit)
+    if away:
+        raise UnitError(
+            f"its processes {_listed(away)} have left its control group, as into a session (pam_systemd(8)), and go on"
+            " under the profiler. End them when it suits, then run this again"
+        )
 
 
 def _check_start(unit: service.Service, carrying: list[int]) -> None:
@@ -255,12 +259,9 @@ def _check_start(unit: service.Service, carrying: list[int]) -> None:
             f"systemd could not start it again (its unit file is {state}). {goes_on}. Bring its unit file back and run"
             f" this again, or stop it with 'systemctl stop {unit.name}'"
         )
-    # Where systemd looks for one without a directory, the unit may say itself (ExecSearchPath=).
-    missing = [path for path in unit.commands if os.path.isabs(path) and not os.access(path, os.X_OK)]
-    if missing:
+    if unit.start_obstacle:
         raise UnitError(
-            f"systemd could not start it again: {missing[0]}, its ExecStart=, is missing or not executable. {goes_on}."
-            " Correct the unit and run this again"
+            f"systemd could not start it again: {unit.start_obstacle}. {goes_on}. Correct the unit and run this again"
         )
 
 

@@ -194,6 +194,7 @@ def _write(one: Enabled, watchers: Watchers, check_mode: bool) -> bool:
         one.look_at_programs(unit)
         is_to_restart = enabling.restart_needed(unit, one.wanted)
         if is_to_restart:
+            preflight.check_restart(unit)
             _check_before(one, watchers)
         enabling.write(one.changes, unit, one.wanted)
         if not is_to_restart:

@@ -15,6 +15,7 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal impo
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.service import Service
 
 _SEARCH = 0o001  # what others need to enter a directory
+_EXECUTOR = "/usr/lib/systemd/systemd-executor"
 
 
 def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list[str]:
@@ -26,6 +27,12 @@ def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list
     directories = [os.path.dirname(library) for library in libraries]
     _check_not_hidden(service, [*directories, *([spool] if spool else [])])
     opened = []
+    if spool and service.text["DynamicUser"] == "yes" and _is_unreadable(spool):
+        raise Refusal(
+            "escaped-name",
+            f"{service.name} has DynamicUser=yes, so systemd must make the directory of its dumps, but this systemd"
+            " starts no unit with a directory whose name has a backslash. Give it a User=, or a name without escapes",
+        )
     if spool and service.text["DynamicUser"] == "yes":
         # Only systemd knows the transient user, so systemd must make the spool.
         opened += _directory_lines(service, "StateDirectory", "/var/lib", spool)
@@ -41,6 +48,12 @@ def lines(service: Service, libraries: Sequence[str], spool: str | None) -> list
     no_exec = service.lists["NoExecPaths"]
     opened += [f"ExecPaths={_escaped(path)}" for path in directories if _any_covers(no_exec, path)]
     return opened
+
+
+def _is_unreadable(path: str) -> bool:
+    """Whether the path in StateDirectory= or RuntimeDirectory= would keep the unit from starting: since version 255
+    systemd hands them to a program of its own, which fails at a backslash ("Failed to deserialize")."""
+    return "\\" in path and os.path.exists(_EXECUTOR)
 
 
 def _check_not_hidden(service: Service, ours: Sequence[str]) -> None:
@@ -80,6 +93,8 @@ def socket_lines(service: Service) -> list[str]:
     """Settings that give the agent's control socket a directory while the unit runs, which its sandbox lets through."""
     sockets = places.sockets_of(service.name)
     _check_not_hidden(service, [sockets])
+    if _is_unreadable(sockets):
+        return []  # the agent listens at an abstract name then
     opened = _directory_lines(service, "RuntimeDirectory", "/run", sockets)
     return [*opened, f"BindPaths=-{_escaped(sockets)}"] if _any_covers(_hidden(service), sockets) else opened
 

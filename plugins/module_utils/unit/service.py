@@ -21,6 +21,7 @@ _SINGLE = """
     ActiveEnterTimestampMonotonic ActiveState CanStart CanStop ControlGroup DynamicUser FragmentPath Group Id
     InvocationID KillMode LimitFSIZESoft LimitNOFILESoft LimitNPROCSoft LoadState MainPID NRestarts NeedDaemonReload
     NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type UMask User
+    WorkingDirectory
 """
 _LISTS = """
     DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RestrictAddressFamilies RuntimeDirectory StateDirectory
@@ -97,7 +98,31 @@ class Service:
 
     def pids(self) -> list[int]:
         """The unit's processes, children included."""
-        return systemd.processes(self.text["ControlGroup"])
+        return sorted({*systemd.processes(self.text["ControlGroup"]), *([self.main_pid] if self.main_pid else [])})
+
+    @property
+    def has_left(self) -> bool:
+        """Whether its main process has gone into another control group, such as a session's (pam_systemd(8)): there,
+        systemd ends none of those that it has started."""
+        inside = systemd.processes(self.text["ControlGroup"])
+        return self.main_pid not in (0, *inside) and os.path.exists(f"/proc/{self.main_pid}")
+
+    @property
+    def start_obstacle(self) -> str:
+        """Why systemd could not start it again, whose program or directory is not there; empty if they are.
+
+        They may be only where the service sees them, or only outside of the root that it has chosen.
+        """
+        roots = ("", f"/proc/{self.main_pid}/root")
+        for path in self.commands:
+            # Where systemd looks for one without a directory, the unit may say itself (ExecSearchPath=).
+            if os.path.isabs(path) and not any(os.access(root + path, os.X_OK) for root in roots):
+                return f"{path}, its ExecStart=, is missing or not executable"
+        directory = self.text["WorkingDirectory"]
+        # That of a service that is down may be one that systemd makes (RuntimeDirectory=).
+        if self.main_pid and os.path.isabs(directory) and not any(os.path.isdir(root + directory) for root in roots):
+            return f"{directory}, its WorkingDirectory=, is missing"
+        return ""
 
     @property
     def runs_podman(self) -> bool:
@@ -203,15 +228,32 @@ def pids_under_us(pids: list[int], unit: str, library: str | None = None) -> lis
     Recognised by the environment that they were started with or, as that can be overwritten, by what they have mapped:
     a file of ours, or the ``library`` that the drop-in names.
     """
-    prefix = f"prof_prefix:{places.spool_of(unit)}/"
     ours = set(pids_mapping(places.INSTALLED, pids))
     if library:
         ours |= set(pids_mapping(os.path.realpath(library), pids))
     for pid in pids:
         try:
-            environment = procfs.environ(pid)
-            if prefix in environment.get("MALLOC_CONF", "") or environment.get("OFFHEAP_UNIT") == unit:
+            if _is_of(procfs.environ(pid), unit):
                 ours.add(pid)
         except procfs.ProcessGone:
             continue
     return sorted(ours)
+
+
+def pids_away(unit: Service) -> list[int]:
+    """The processes that run under our injection for the unit, but have left its control group."""
+    found = []
+    for pid in sorted(set(procfs.pids()) - set(unit.pids())):
+        try:
+            environment = procfs.environ(pid)
+            libraries = re.split("[: ]", environment.get("LD_PRELOAD", ""))
+            if _is_of(environment, unit.name) and libraries[0] and maps_file(pid, libraries[0]):
+                found.append(pid)
+        except procfs.ProcfsError:
+            continue  # it has ended, or is a kernel's
+    return found
+
+
+def _is_of(environment: Mapping[str, str], unit: str) -> bool:
+    prefix = f"prof_prefix:{places.spool_of(unit)}/"
+    return prefix in environment.get("MALLOC_CONF", "") or environment.get("OFFHEAP_UNIT") == unit

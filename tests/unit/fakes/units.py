@@ -44,6 +44,7 @@ _SINGLE = {
     "Type": "simple",
     "UMask": "0022",
     "User": "",
+    "WorkingDirectory": "",
 }
 _LISTS = [*service._LISTS.split(), *service.DEPENDENTS, service.TRIGGERS, service._NAMES]
 

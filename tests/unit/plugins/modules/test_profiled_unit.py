@@ -230,6 +230,7 @@ def test_whether_a_restart_is_needed(host: Path, systemctl: Systemctl, run: Run,
         assert run(library=jemalloc)["restart_needed"], "as long as it was not restarted"
     for other in ({}, {"LD_PRELOAD": f"{jemalloc}:/a.so"}):
         with programs.running(program, env={**before["environment"], **other}) as pid:
+            systemctl.processes("/web", pid)
             systemctl.states(running(program, pid, DropInPaths=str(host / "etc" / OURS)))
             after = run(library=jemalloc)
             assert (after["changed"], after["restart_needed"]) == (False, False)
@@ -348,6 +349,7 @@ def test_what_makes_a_runtime_s_frames_visible(
     less = run(library=jemalloc, runtime="jvm", runtime_without=["frame-pointers"])["environment"]["JAVA_TOOL_OPTIONS"]
     assert less.split() == options.split()[1:]
     with programs.running(java) as pid:
+        systemctl.processes("/web", pid)
         systemctl.states(running(java, pid))
         assert run(library=jemalloc, runtime="auto")["environment"]["JAVA_TOOL_OPTIONS"] == options
 
@@ -487,7 +489,7 @@ def test_failures_that_are_no_refusals(
 ) -> None:
     systemctl.states(stopped(program))
     systemctl.reload_fails(True)
-    assert "daemon-reload failed" in run(library=jemalloc)["msg"]
+    assert "systemctl daemon-reload failed" in run(library=jemalloc)["msg"]
     assert not (host / "etc" / OURS).exists(), "the next start would be under it, and nobody would look"
     systemctl.reload_fails(False)
     systemctl.states(shown(str(program), Id="web.service", FragmentPath="/nowhere/web.service"))

@@ -272,6 +272,21 @@ def test_a_unit_of_which_no_dump_can_be_had_may_stay(run: Run, agent: Callable[[
     assert left["unseen"].startswith("none of its processes has an agent that answers")
 
 
+def test_a_main_process_that_another_has_started(
+    run: Run, agent: Callable[[str], None], systemctl: Systemctl, program: Path, plain: int
+) -> None:
+    """It hands over by MAINPID=, and is a child, which has no agent unless that is asked for."""
+    variables = {"OFFHEAP_EXECUTABLE": str(program)}
+    with programs.running(program, env=variables) as pid:
+        systemctl.states(state("active", pid))
+        assert "set children: true in profiled_service_agent_settings" in run(dump=True)["msg"]
+    with programs.running(program, env={**variables, "OFFHEAP_CHILDREN": "1"}) as pid:
+        systemctl.states(state("active", pid))
+        assert "children" not in run(dump=True)["msg"]
+    systemctl.states(state("active", plain))
+    assert "children" not in run(dump=True)["msg"]
+
+
 def test_one_process_that_cannot_dump_keeps_no_other_from_it(
     run: Run, agent: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,7 +326,8 @@ def test_it_changes_nothing_in_check_mode_either(systemctl: Systemctl, run: Run,
 def test_a_restart_first(systemctl: Systemctl, run: Run, plain: int) -> None:
     systemctl.states(state("active", plain))
     assert run(restart=True, timeout=30)["changed"]
-    assert systemctl.calls == ["--no-pager restart -- web.service"]
+    # With StartLimitBurst=1 the restart would be a stop.
+    assert systemctl.calls == ["--no-pager reset-failed -- web.service", "--no-pager restart -- web.service"]
     systemctl.restart("echo it has no ExecStart >&2; exit 1")
     failed = run(restart=True, timeout=30)["msg"]
     assert "web.service did not start: " in failed and "it has no ExecStart" in failed and failed.endswith("boom")

@@ -121,7 +121,9 @@ def test_a_unit_is_taken_out_and_restarted(
     systemctl.processes("/web", profiled)
     predicted = run(check=True)
     assert place.exists() and systemctl.calls == []
-    systemctl.restart(f"echo {plain} > {systemctl.cgroups}/web/cgroup.procs")
+    systemctl.restart(
+        f"echo {plain} > {systemctl.cgroups}/web/cgroup.procs; sed -i s/^MainPID=.*/MainPID={plain}/ $here/states/*"
+    )
     done = run()
     assert done["changed"] and predicted["changed"] and done["diff"] == predicted["diff"]
     assert done["units"] == predicted["units"]
@@ -161,6 +163,7 @@ def test_a_unit_whose_program_is_gone_is_not_stopped(run: Run, host: Path, syste
         assert "/nowhere/web, its ExecStart=, is missing or not executable" in run()["problems"][0]
     assert RESTART not in systemctl.calls
     systemctl.processes("/web")
+    systemctl.states(state(Path("/nowhere/web"), 0, ActiveState="inactive"))
     assert run()["problems"] == [] and rollback.units() == []
 
 
@@ -237,6 +240,31 @@ def test_processes_that_outlive_a_restart_are_told(
     assert f"its processes {profiled} outlive every restart (KillMode=process)" in unit["problem"]
     assert not unit["restarted"]
     assert RESTART not in systemctl.calls, "the main process is not under the profiler"
+
+
+def test_a_main_process_in_a_session_is_restarted_too(
+    run: Run, host: Path, systemctl: Systemctl, program: Path, profiled: int, plain: int
+) -> None:
+    """pam_systemd(8) moves it into another control group, as with su in ExecStart=."""
+    put_drop_in(host)
+    systemctl.states(state(program, profiled), state(program, profiled), state(program, plain))
+    systemctl.restart(":")
+    (unit,) = run()["units"]
+    assert (unit["restarted"], unit["problem"]) == (True, "") and RESTART in systemctl.calls
+
+
+def test_processes_in_a_session_that_go_on_are_told(
+    run: Run, host: Path, systemctl: Systemctl, program: Path, plain: int
+) -> None:
+    put_drop_in(host)
+    systemctl.processes("/web", plain)
+    systemctl.states(state(program, plain))
+    library = programs.library(host, "libours.so")
+    variables = {"OFFHEAP_UNIT": "web.service", "LD_PRELOAD": str(library)}
+    with programs.running(program, env=variables) as pid:
+        for _run in ("the first", "the next, which finds no drop-in any more"):
+            assert f"its processes {pid} have left its control group" in run()["problems"][0]
+    assert run()["problems"] == [] and rollback.units() == []
 
 
 def test_a_job_is_never_broken_off(run: Run, host: Path, systemctl: Systemctl, program: Path, profiled: int) -> None:

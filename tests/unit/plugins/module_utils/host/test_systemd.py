@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
+from ansible_collections.offheap.profiler.tests.unit.fakes import programs
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import Systemctl
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
@@ -35,6 +36,27 @@ def test_show(systemctl: Systemctl) -> None:
         "User": [""],
     }
     assert systemctl.questions == ["--no-pager show --property Id,ExecStart -- x.service"]
+
+
+@pytest.mark.parametrize(
+    ("said", "unmet"),
+    [
+        ("x.service: ConditionPathExists=/a succeeded.\nConditions succeeded.\nexit 0", ""),
+        ("x.service: ConditionPathExists=/a failed.\nConditions failed.\nexit 1", "ConditionPathExists=/a"),
+        ("x.service: AssertUser=!a failed.\nx.service: AssertUser=b c failed.\nexit 1", "AssertUser=b c"),
+        ("x.service: ConditionPathExists=!/a failed.\nConditions failed.\nexit 1", ""),
+        ("x.service: ConditionPathExists=|/a failed.\nConditions succeeded.\nexit 0", ""),
+        ("systemd-analyze: unrecognized option '--unit=x.service'\nexit 1", ""),
+    ],
+)
+def test_a_condition_that_does_not_hold(
+    systemctl: Systemctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, unmet: str
+) -> None:
+    lines = [line if line.startswith("exit ") else f'echo "{line}" >&2' for line in said.split("\n")]
+    programs.script(tmp_path / "bin", "systemd-analyze", "\n".join(["#!/bin/sh", *lines, ""]))
+    assert systemd.unmet_condition("x.service") == (f"its {unmet} does not hold" if unmet else "")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert systemd.unmet_condition("x.service") == ""
 
 
 def test_a_command_that_is_cut_off_ends(systemctl: Systemctl) -> None:

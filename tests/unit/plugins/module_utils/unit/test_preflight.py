@@ -55,6 +55,24 @@ def test_a_unit_in_no_state_to_be_restarted(single: dict[str, str], reason: str,
     refusal(lambda: preflight.check_state(unit(text=single)), reason, "probe.service", way_out)
 
 
+def test_a_main_process_that_has_gone_into_a_session(systemctl: Systemctl) -> None:
+    """A restart would not end what it has started."""
+    systemctl.processes("/web", os.getpid())
+    running = {"ActiveState": "active", "ControlGroup": "/web"}
+    preflight.check_state(unit(text={**running, "MainPID": str(os.getpid())}))
+    preflight.check_state(unit(text={**running, "MainPID": str(1 << 30)}))
+    preflight.check_state(unit("/usr/bin/podman", text={**running, "MainPID": str(os.getppid())}))
+    gone = unit(text={**running, "MainPID": str(os.getppid())})
+    refusal(lambda: preflight.check_state(gone), "left-its-group", "probe.service", "Set User=")
+
+
+def test_a_unit_that_could_not_start_again(tmp_path: Path) -> None:
+    """An update has taken its program away, and the running service has not noticed."""
+    preflight.check_restart(unit("/bin/sh"))
+    gone = unit(tmp_path / "gone")
+    refusal(lambda: preflight.check_restart(gone), "would-not-start", f"{tmp_path}/gone", "Correct that first")
+
+
 @pytest.mark.parametrize(
     ("later", "settled"),
     [

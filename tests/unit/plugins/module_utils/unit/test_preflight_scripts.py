@@ -40,6 +40,7 @@ def test_a_script_of_one_word_takes_no_hours(tmp_path: Path, word: str) -> None:
         "exec env -i PATH=/bin java",
         "exec env -u LD_PRELOAD java",
         "exec env -C / -uLD_PRELOAD java",
+        "exec env A=1 --unset=LD_PRELOAD java",
         'LD_PRELOAD="$LD_PRELOAD:/a.so"; LD_PRELOAD=/b.so',
     ],
 )

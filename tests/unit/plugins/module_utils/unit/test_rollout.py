@@ -130,6 +130,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(service, "maps_file", lambda _pid, _path: True)
     monkeypatch.setattr(rollback, "put_back", fake.put_back)
     monkeypatch.setattr(systemd, "journal", lambda *_which: ["the journal"])
+    monkeypatch.setattr(systemd, "unmet_condition", lambda unit: fake.fails.get(unit, "").partition("unmet: ")[2])
     return fake
 
 
@@ -287,6 +288,17 @@ def test_a_check_that_fails_already_leaves_the_unit_as_it_is(host: Host, enable:
     assert (done.refusal, done.restarted) == ("not-well", False)
     assert "a is unchanged: the health command failed, before anything was touched" in done.problem
     assert host.events == ["check"]
+
+
+def test_a_unit_that_could_not_start_again_is_not_restarted(host: Host, enable: Enable) -> None:
+    """Nor would it start without the drop-in."""
+    host.fails = {"a": "unmet: its ConditionPathExists=/run/lost does not hold"}
+    done = enable("a", "b")
+    assert (done["a"].refusal, done["a"].restarted, done["b"].problem) == ("would-not-start", False, "")
+    assert "systemd could not start it again: its ConditionPathExists=/run/lost does not hold" in done["a"].problem
+    assert host.events == ["check", "write b", "restart b", "dump b", "check"]
+    host.unchanged = {"a"}
+    assert not enable("a")["a"].problem, "that one needs no restart"
 
 
 def test_a_unit_that_is_profiled_already_is_not_asked_before(host: Host, enable: Enable) -> None:

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ansible_collections.offheap.profiler.plugins.module_utils.host import systemd
 from ansible_collections.offheap.profiler.plugins.module_utils.unit import sandbox
 from ansible_collections.offheap.profiler.plugins.module_utils.unit.refusal import Refusal
+from ansible_collections.offheap.profiler.tests.unit.fakes.refusals import refusal
 from ansible_collections.offheap.profiler.tests.unit.fakes.units import unit
 
 LIBRARY = "/opt/offheap/jemalloc/x/lib/libjemalloc.so.2"
@@ -84,14 +87,29 @@ def test_a_hidden_socket() -> None:
     assert caught.value.reason == "hidden-paths"
 
 
-def test_a_unit_with_an_escape_in_its_name() -> None:
+def test_a_unit_with_an_escape_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """systemd takes a backslash away when it reads the line."""
+    monkeypatch.setattr(sandbox, "_EXECUTOR", "/nowhere")
     spool = r"/var/lib/offheap/my\x20web.service"
     strict = unit("/bin/true", text={"ProtectSystem": "strict"})
     (line,) = sandbox.lines(strict, [LIBRARY], spool)
     assert systemd.split_words(line)[0] == f"ReadWritePaths=-{spool}"
     dynamic = unit("/bin/true", text={"DynamicUser": "yes"})
     assert systemd.split_words(sandbox.lines(dynamic, [LIBRARY], spool)[0])[0] == f"StateDirectory={spool[9:]}"
+
+
+def test_an_escape_in_a_directory_that_this_systemd_cannot_make(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """systemd 257 would not start the unit: its executor fails at a backslash. The agent has an abstract name then."""
+    monkeypatch.setattr(sandbox, "_EXECUTOR", str(tmp_path))
+    spool = r"/var/lib/offheap/a\x2db.service"
+    assert sandbox.socket_lines(unit("/bin/true", Id=r"a\x2db.service")) == []
+    assert sandbox.socket_lines(unit("/bin/true"))
+    assert sandbox.lines(unit("/bin/true"), [LIBRARY], spool) == []
+    dynamic = unit("/bin/true", Id=r"a\x2db.service", text={"DynamicUser": "yes"})
+    refusal(lambda: sandbox.lines(dynamic, [LIBRARY], spool), "escaped-name", "backslash", "User=")
+    assert sandbox.lines(dynamic, [LIBRARY], None) == [], "without a spool there is no such directory"
 
 
 def test_a_unit_with_a_colon_in_its_name() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,21 @@ def sleeper(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs.library(tmp_path_factory.mktemp("library"), "libours.so")
+
+
+def test_what_is_not_there_to_start_it_again(tmp_path: Path, sleeper: Path) -> None:
+    directory = tmp_path / "state"
+    assert unit(sleeper, "/bin/sh", "python3").start_obstacle == ""
+    assert (
+        unit("/bin/sh", tmp_path / "a").start_obstacle == f"{tmp_path}/a, its ExecStart=, is missing or not executable"
+    )
+    in_it = {"WorkingDirectory": str(directory)}
+    assert unit("/bin/sh", text=in_it).start_obstacle == "", "systemd may make it"
+    running = {**in_it, "MainPID": str(os.getpid())}
+    assert unit("/bin/sh", text=running).start_obstacle == f"{directory}, its WorkingDirectory=, is missing"
+    assert unit("/bin/sh", text={**running, "WorkingDirectory": f"!{directory}"}).start_obstacle == ""
+    directory.mkdir()
+    assert unit("/bin/sh", text=running).start_obstacle == ""
 
 
 def test_load(systemctl: Systemctl) -> None:
