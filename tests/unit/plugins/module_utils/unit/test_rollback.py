@@ -29,7 +29,7 @@ class _Unit:
     def __init__(self, name: str) -> None:
         self.name, self.names = name, [name]
         self.text = {"Type": "simple", "LoadState": "loaded", "ActiveState": "active", "KillMode": "control-group"}
-        self.commands: list[str] = []
+        self.start_obstacle = ""
 
     def pids(self) -> list[int]:
         return []
