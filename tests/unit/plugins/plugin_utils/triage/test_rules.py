@@ -197,8 +197,8 @@ def test_a_host_that_came_up_with_a_clock_that_is_behind_is_judged_by_what_it_do
     for hour, boot, time in ((1, "b", 90_000), (2, "b", 93_600), (3, "c", 600), (4, "c", 4_200)):
         taken = 3 if boot == "c" else hour
         look = on_host(time, boot, available=4000 - 900 * taken, slab=100 + 900 * taken)
-        for name, sizes in (("a.service", {"malloc_heap": 100 * taken}), ("b.service", {})):
-            unit = {**sample(time, age=600 + 3600.0 * hour, **sizes), "name": name}
+        for name, size in (("a.service", 100 * taken), ("b.service", 10)):
+            unit = {**sample(time, age=600 + 3600.0 * hour, malloc_heap=size), "name": name}
             kept = snapshots.keep(tmp_path / name, "app1", [{**look, **unit, "boot_id": boot}])
             os.utime(kept, (3600 * hour, 3600 * hour))
     for name in ("a.service", "b.service"):
