@@ -26,7 +26,7 @@ from ..plugins.plugin_utils.driver.imports import Imported, Origin, import_profi
 from ..plugins.plugin_utils.driver.sources import AnalysisError, Places
 from ..plugins.plugin_utils.driver.told_options import told_in_short
 from ..plugins.plugin_utils.leaks import hints, who_holds
-from ..plugins.plugin_utils.leaks.scope import Scope
+from ..plugins.plugin_utils.leaks.scope import Scope, of_now
 from ..plugins.plugin_utils.model.stack_summary import render as short_path
 from ..plugins.plugin_utils.report import files
 from ..plugins.plugin_utils.report.host_report import Limits
@@ -72,7 +72,7 @@ def dump_named(name: str, archive: str | Path) -> Path:
         raise ArchiveError(f"there is no file {name}: name a dump's file, or UNIT@HOST, which `fab captures` lists")
     own = far_archive.opened(archive).captures(unit_name.service(unit), host)
     if own:
-        newest = max(own, key=lambda capture: capture.time)
+        newest = max(of_now(own, lambda _ahead: None), key=lambda capture: capture.time)
         newest.files()  # brings them here from an address
         return newest.path
     known = list(dict.fromkeys(name_of(capture) for capture in captures(archive)))

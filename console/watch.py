@@ -22,6 +22,7 @@ from rich.text import Text
 
 from ..plugins.module_utils.formats import values
 from ..plugins.plugin_utils.base.byte_size import as_text
+from ..plugins.plugin_utils.base.durations import moment
 from ..plugins.plugin_utils.base.printable import printable
 from ..plugins.plugin_utils.fetch.host_session import Session
 from ..plugins.plugin_utils.leaks.trend import middle_slopes, theil_sen
@@ -177,8 +178,7 @@ def shown(show: Screen, unit: str, series: Sequence[Series], interval: float) ->
                     print(json.dumps(document) if show.as_json else f"{one.host} {one.state}", flush=True)
                     continue
                 growth = "" if document["growth_per_hour"] is None else f" {as_text(document['growth_per_hour'])}/h"
-                moment = time.strftime("%H:%M:%S", time.localtime(document["time"]))
-                print(f"{moment} {one.host} rss {as_text(document['rss'])}{growth}", flush=True)
+                print(f"{moment(document['time'])} {one.host} rss {as_text(document['rss'])}{growth}", flush=True)
 
     thread = threading.Thread(target=told, daemon=True)
     thread.start()

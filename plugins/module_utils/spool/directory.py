@@ -205,7 +205,7 @@ class Spool:
     def _remove_parts(self, own: str) -> None:
         """What was cut off: this one, and others that nobody has written to for long."""
         for name in os.listdir(self._fd):
-            if name == own or (name.endswith(_PART) and _changed(self._fd, name) < time.time() - _IDLE):
+            if name == own or (name.endswith(_PART) and abs(time.time() - _changed(self._fd, name)) > _IDLE):
                 self._unlink(name)
 
     def collect(self, dumps: Iterable[tuple[str, Identity]], delete: bool) -> list[str]:

@@ -226,7 +226,7 @@ def clear_stale(directory: str) -> None:
             continue
         try:
             packed = os.stat(PACKED, dir_fd=other, follow_symlinks=False)
-            if os.fstat(other).st_uid == packed.st_uid == owner and time.time() - packed.st_mtime > _STALE:
+            if os.fstat(other).st_uid == packed.st_uid == owner and abs(time.time() - packed.st_mtime) > _STALE:
                 os.unlink(PACKED, dir_fd=other)
         except FileNotFoundError:
             continue

@@ -133,7 +133,7 @@ def _read(directory: int, name: str, owners: set[int], written: set[tuple[int, i
             raise OSError(f"it belongs to user {status.st_uid}, which is none of the service's")
         if status.st_size > LARGEST:
             raise OSError(f"it is larger than {LARGEST >> 20} MiB")
-        if (status.st_dev, status.st_ino) in written or time.time() - status.st_mtime < _QUIET:
+        if (status.st_dev, status.st_ino) in written or 0 <= time.time() - status.st_mtime < _QUIET:
             raise OSError("it is being written")
         with open(os.dup(fd), "rb") as file:
             data = file.read(status.st_size)

@@ -22,8 +22,9 @@ class DurationError(ControllerError):
 
 
 def moment(time: float) -> str:
-    """Seconds since the epoch as people write them: ``2026-11-22 03:00:00 UTC``."""
-    return datetime.fromtimestamp(min(time, LATEST), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Seconds since the epoch as people write them: ``2026-11-22 03:00:00 UTC``; of a time that no clock shows, the
+    nearest that one does."""
+    return datetime.fromtimestamp(min(max(time, 0.0), LATEST), tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def seconds_of(text: str) -> float:

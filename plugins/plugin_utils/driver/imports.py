@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.formats import dump_name, limits, sidecar, unit_name
+from ...module_utils.formats import dump_name, limits, sidecar, unit_name, values
 from ...module_utils.formats.capture_facts import (
     CaptureFacts,
     CaptureFactsError,
@@ -223,10 +223,10 @@ def _read(path: Path, told: Told, images: Images) -> bytes:
 
 
 def _time(origin: Origin, of_profile: float, of_file: float) -> tuple[str, float]:
-    """(what said the time, the time)"""
+    """(what said the time, the time); of a file from before 1970, no report would read the capture."""
     if origin.time is not None:
         return "option", origin.time
-    return ("profile", of_profile) if of_profile else ("file", of_file)
+    return ("profile", of_profile) if of_profile > 0 else ("file", values.nearest_time(of_file))
 
 
 def _key(process: int, start: str, said: Mapping[str, Any]) -> str:

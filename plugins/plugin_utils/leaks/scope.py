@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..archive.archive import Archive
 from ..archive.capture import Capture
-from ..base.durations import LATEST
+from ..base.durations import DAY, LATEST, moment
 from ..base.progress import Progress
 from ..model.series import evenly_spread
 from .verdict import LEAST_SPAN
@@ -71,6 +72,20 @@ def by_process(captures: list[Capture], warn: Callable[[str], None]) -> Iterator
                     f" {capture.path} claims an impossible time"
                 )
         yield key, timely
+
+
+def of_now(captures: list[Capture], warn: Callable[[str], None]) -> list[Capture]:
+    """The captures of a unit on a host without those from the future, where a process has none: a process of the time
+    when the clock was ahead would be the newest for years. Of one alone, stretch.py knows better what to leave out."""
+    latest = time.time() + DAY
+    ahead = [capture for capture in captures if capture.time > latest]
+    if not ahead or {capture.process for capture in captures} == {capture.process for capture in ahead}:
+        return captures
+    warn(
+        f"captures of {ahead[0].unit} on {ahead[0].host} were left out, as they claim a time to come, up to"
+        f" {moment(max(capture.time for capture in ahead))}: its clock was ahead, or still is"
+    )
+    return [capture for capture in captures if capture.time <= latest]
 
 
 def thinned(captures: list[Capture]) -> list[Capture]:

@@ -33,7 +33,7 @@ from ..symbols.jit_symbols import JitMaps
 from . import workers
 from .lives_verdict import verdict_on, verdict_on_generations
 from .own_numbers import own_numbers, with_own_numbers
-from .scope import OfHost, Scope, by_process, in_scope, thinned
+from .scope import OfHost, Scope, by_process, in_scope, of_now, thinned
 from .stretch import newest, with_stretch
 from .turnover import with_freed
 from .verdict import Verdict
@@ -209,7 +209,7 @@ def _processes(captures: list[Capture], reader: Reader, least_span: float, warn:
     """The processes of a unit on a host that can be read, judged by themselves and together."""
     processes: list[Process] = []
     sampled: list[tuple[Process, Lives | None]] = []
-    for key, timely in by_process(captures, warn):
+    for key, timely in by_process(of_now(captures, warn), warn):
         maps = reader.maps(timely)
         stretch = newest(timely, least_span)
         series, read = reader.series(thinned(stretch.captures), maps)

@@ -113,7 +113,7 @@ def findings(
 
 def _when(looks: Sequence[Sample], newest: float) -> tuple[float, bool]:
     """The time of the last look, and whether others came long after it."""
-    return max(look.time for look in looks), newest - max(look.arrived for look in looks) > _OLD
+    return max(looks, key=lambda look: look.order).time, newest - max(look.arrived for look in looks) > _OLD
 
 
 def table(found: Sequence[Finding]) -> list[tuple[Diagnosis | None, str]]:

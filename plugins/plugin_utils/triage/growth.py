@@ -139,7 +139,7 @@ def growth(samples: Iterable[Sample]) -> Growth:
 
     A process that was started between two looks counts as another one. Samples are of one unit on one host.
     """
-    ordered = sorted(samples, key=lambda sample: sample.time)
+    ordered = sorted(samples, key=lambda sample: sample.order)
     last = max(ordered, key=partial(_late, ordered[-1].processes))
     if last.problem:
         return Growth(last.name, last.problem)

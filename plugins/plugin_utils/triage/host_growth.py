@@ -56,7 +56,8 @@ def judge(samples: Sequence[Sample], host: str, inventories: Sequence[str] = ())
     what the next command needs with -i.
     """
     ordered = sorted((sample for sample in samples if sample.host), key=lambda sample: sample.time)
-    since_boot = [sample for sample in ordered if sample.boot == ordered[-1].boot]
+    last_boot = max((sample.order, sample.boot) for sample in ordered)[1] if ordered else ""
+    since_boot = [sample for sample in ordered if sample.boot == last_boot]
     counts = Counter(sample.name for sample in since_boot)
     looks = [sample for sample in since_boot if sample.name == max(counts, key=counts.__getitem__)]
     if len(looks) < 2 or looks[-1].time - looks[0].time < SHORTEST:

@@ -18,6 +18,7 @@ from ...module_utils.formats.memory_class import MemoryClass
 from ..base.byte_size import as_text
 from ..base.errors import ControllerError
 
+_HOUR = 3600.0
 _LONGEST_PATH = 4096
 _MOST_OF_HOST = 50
 _MOST_FILES = 10
@@ -130,6 +131,12 @@ class Sample:
     boot: str = ""
     in_memory: Mapping[str, int] = field(default_factory=dict)
     arrived: float = 0.0
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Which look is later: by the hour in which it arrived, as a host may come up with a clock that is behind, and
+        within that by its own time, since files that were copied arrived together."""
+        return self.arrived // _HOUR, self.time
 
 
 def container(name: str) -> str:

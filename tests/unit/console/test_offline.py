@@ -32,6 +32,14 @@ def test_a_unit_on_a_host_is_its_newest_capture(archive: Path) -> None:
     assert offline.dump_named(offline.name_of(newest), archive) == newest.path
 
 
+def test_what_a_clock_that_was_ahead_has_dated_is_not_the_newest(tmp_path: Path) -> None:
+    store = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch", dumps=2)
+    content = leaky_archives.dump_text(1, 1)
+    leaky_archives.add(store, tmp_path / "scratch", content, host="app2", sequence=0, time=4e9, pid=99)
+    named = offline.dump_named("frontend@app2", store.root)
+    assert named == max(store.captures(host="app2"), key=lambda capture: (capture.time < 4e9, capture.time)).path
+
+
 def test_an_instance_of_a_template_keeps_its_own_at(archive: Path) -> None:
     with pytest.raises(ArchiveError, match="web@blue@app1 is neither a file nor a unit and host with captures"):
         offline.dump_named("web@blue@app1", archive)

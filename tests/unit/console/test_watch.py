@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from ansible_collections.offheap.profiler.console.watch import MOST, Series, View, curve, per_hour
+from ansible_collections.offheap.profiler.console.screen import Screen
+from ansible_collections.offheap.profiler.console.watch import MOST, Series, View, curve, per_hour, shown
 
 MIB = 1 << 20
 
@@ -87,3 +90,26 @@ def test_a_view_fits_its_terminal(width: int) -> None:
     lines = output.getvalue().splitlines()
     assert max(map(len, lines)) <= width and "connecting" in output.getvalue()
     assert "12.4 MiB" in lines[2] and "+343.3 MiB/h" in lines[2] and "█" in lines[2]
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_lines_say_which_day_it_was_and_do_not_repeat_an_hour(
+    new_york: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In New York, 01:30 came twice on 2 November 2025."""
+    series, said = Series("app1"), ""
+    with shown(Screen(), "frontend.service", [series], 0.01):
+        for number in range(2):
+            series.add(sample(1762061400.0 + 3600 * number, MIB))
+            while said.count("\n") <= number:
+                time.sleep(0.01)
+                said += capsys.readouterr().out
+    assert said == "2025-11-02 05:30:00 UTC app1 rss 1.0 MiB\n2025-11-02 06:30:00 UTC app1 rss 1.0 MiB\n"

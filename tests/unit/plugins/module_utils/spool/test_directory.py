@@ -305,7 +305,7 @@ def test_what_was_collected_and_cannot_be_deleted_is_a_problem_of_its_spool(
 def test_a_recording_is_added_whole(root: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"finished" + b"begun")
-    for left, seconds in (("heap", 7200), ("map", 0)):
+    for left, seconds in (("heap", 7200), ("ahead", -1e9), ("map", 0)):
         (root / UNIT / f".{left}.part").write_bytes(b"cut off")
         os.utime(root / UNIT / f".{left}.part", (time.time() - seconds,) * 2)
     name = dump_name.of_trace(dump_name.TRACED, "1f3a9c20", 7, 12, 0)

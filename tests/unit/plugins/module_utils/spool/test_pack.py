@@ -160,7 +160,8 @@ def test_memory_stays_small(directory: Path, tmp_path: Path) -> None:
 
 
 def test_what_broken_runs_have_left_is_deleted_hours_later(directory: Path, tmp_path: Path) -> None:
-    for name, age in (("ansible-tmp-old", 8000), ("ansible-tmp-new", 6000), ("other-old", 8000)):
+    ages = {"ansible-tmp-old": 8000, "ansible-tmp-ahead": -1e9, "ansible-tmp-new": 6000, "other-old": 8000}
+    for name, age in ages.items():
         (tmp_path / name).mkdir(mode=0o700)
         packed = tmp_path / name / PACKED
         packed.write_bytes(b"packed")

@@ -214,6 +214,14 @@ def test_a_file_that_is_renamed_meanwhile_keeps_nobody_from_the_others(
     assert (len(result["dumps"]), result["left"]) == (1, {})
 
 
+def test_a_file_from_before_the_clock_was_set_back_is_not_being_written(run: Run, dumped: Path) -> None:
+    (dumped / "heap").write_bytes(offers.packed(1))
+    os.utime(dumped / "heap", (4e9, 4e9))
+    with profile_server.running() as service:
+        result = run([service.pid], directory=str(dumped))
+    assert (len(result["dumps"]), result["left"]) == (1, {})
+
+
 def test_what_a_process_of_the_unit_writes_is_left(run: Run, dumped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_files, "_QUIET", 0.0)
     with (dumped / "heap").open("wb") as file:

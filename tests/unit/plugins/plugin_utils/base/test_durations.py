@@ -44,6 +44,12 @@ def test_a_time_that_was_printed_is_read_again() -> None:
     assert seconds_of(moment(1795305600)) == 1795305600
 
 
+def test_a_time_that_no_calendar_has_is_printed() -> None:
+    """As that of a capture in an archive from elsewhere, which a list of all captures shows beside the others."""
+    assert moment(-1e300) == moment(-1e12) == moment(0) == "1970-01-01 00:00:00 UTC"
+    assert moment(1e300) == moment(1e11) == "5138-11-16 09:46:40 UTC"
+
+
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "nan", "inf", "1e400", "-5", "22.11.2026", "99999999999999d", "20261322", "١٧٩٥٣٠٥٦٠٠"]
 )

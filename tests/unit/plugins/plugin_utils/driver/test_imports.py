@@ -24,6 +24,7 @@ from ansible_collections.offheap.profiler.plugins.plugin_utils.driver.told_optio
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.scope import Scope
 from ansible_collections.offheap.profiler.plugins.plugin_utils.leaks.verdict import Answer
 from ansible_collections.offheap.profiler.plugins.plugin_utils.report.host_report import Limits, reports
+from ansible_collections.offheap.profiler.tests.unit.fakes import profile_stores
 from ansible_collections.offheap.profiler.tests.unit.strategies import go_program, leak_tools, leaky_archives
 from ansible_collections.offheap.profiler.tests.unit.strategies.imported_series import A_DAY, judged, surveyed
 
@@ -81,6 +82,16 @@ def test_what_sources_count_in_different_ways_is_never_one_series(tmp_path: Path
         import_profiles(folded(tmp_path, [1, 2, 3]), Origin("web", "app1", told=told_in_short(told)), tmp_path / "a")
     (host,) = surveyed(tmp_path / "a")
     assert len(host.processes) == 2
+
+
+def test_a_time_before_1970_is_none_of_a_profile(tmp_path: Path) -> None:
+    """Such a capture would be kept for good, and read by no report."""
+    profile = tmp_path / "heap.pb"
+    profile.write_bytes(profile_stores.pprof({"inflate;serve": MIB}, taken=-5.0))
+    for of_file, time in ((START, START), (-86400, 0)):
+        os.utime(profile, (of_file, of_file))
+        (found,) = import_profiles([profile], Origin("web", "app1"), tmp_path / "archive")
+        assert (found.new, found.clock, found.facts.dump.time) == (True, "file", time)
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:

@@ -78,11 +78,26 @@ def test_before_the_clock_was_set_back_is_another_time() -> None:
     shifted = [replace(one, time=one.time + (200 if one.sequence < 2 else 0)) for one in found]
     stretch = newest(shifted, 60)
     assert [capture.sequence for capture in stretch.captures] == [2, 3, 4, 5]
-    assert stretch.caution == "2 other dumps are left out, because the clock of the host was set back in between"
+    assert stretch.caution == "2 other dumps are left out, because the clock of the host was set in between"
     at_once = [replace(one, time=one.time + (61 if one.sequence == 3 else 0)) for one in found]
     assert [capture.sequence for capture in newest(at_once, 60).captures] == [0, 1, 2, 4, 3, 5]
     noted = [replace(one, facts=replace(one.facts, agent=None)) for one in shifted]
     assert len(newest(noted, 60).captures) == 6, "nobody knows whose numbers they are"
+
+
+def test_what_is_older_than_its_process_is_of_a_clock_that_was_set_forward() -> None:
+    """The host came up years behind. Of the start, only what it said after it knew the time is right."""
+    found = []
+    for one in dumps(*[on(5.5)] * 6):
+        process = replace(one.facts.process, start_time={0: 5.0, 4: 1e9, 5: None}.get(one.sequence, 1e9 + 1))
+        found.append(
+            replace(one, time=one.time + (1e9 if one.sequence > 1 else 0), facts=replace(one.facts, process=process))
+        )
+    stretch = newest(found, 60)
+    assert [capture.sequence for capture in stretch.captures] == [2, 3, 4, 5]
+    assert stretch.caution == "2 other dumps are left out, because the clock of the host was set in between"
+    late = [replace(one, time=1e8 + one.sequence) for one in found]
+    assert len(newest(late, 60).captures) == 6, "a start after all of them says nothing"
 
 
 def test_without_sampling_nobody_can_tell() -> None:

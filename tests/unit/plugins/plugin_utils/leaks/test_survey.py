@@ -66,6 +66,23 @@ def test_workers_that_leak_alike_are_one_leak_with_the_rate_of_all(tmp_path: Pat
     assert host.decisive_sum is host.together.series
 
 
+def test_a_process_from_the_time_when_a_clock_was_ahead_is_not_the_newest(tmp_path: Path) -> None:
+    """It did not leak, and says that it ran in 2099; the one that runs now does. app3 still has that clock."""
+    archive = leaky_archives.fill(tmp_path / "archive", tmp_path / "scratch")
+    for number in range(12):
+        for host, steady in (("app1", 30), ("app3", 40)):
+            content, late = leaky_archives.dump_text(5, steady + number % 2), 4.08e9 + 300 * number
+            leaky_archives.add(archive, tmp_path / "scratch", content, host=host, sequence=number, time=late, pid=99)
+    told: list[str] = []
+    with reading(archive, pytest.fail) as reader:
+        hosts = {host.host: host for host in survey(archive, reader, Scope(), told.append)}
+    assert [hosts[name].verdict.answer for name in ("app1", "app3")] == [Answer.LEAK, Answer.NO_LEAK]
+    assert told == [
+        "captures of frontend.service on app1 were left out, as they claim a time to come, up to 2099-04-16 06:15:00"
+        " UTC: its clock was ahead, or still is"
+    ]
+
+
 def test_reading_an_archive_leaves_python_as_it_was(tmp_path: Path) -> None:
     before = gc.get_threshold()
     _judged(tmp_path, _worker(1))

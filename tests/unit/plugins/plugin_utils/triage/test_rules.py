@@ -192,6 +192,21 @@ def test_a_clock_that_was_set_back_between_the_looks_turns_nothing_round() -> No
     assert found.reason.startswith("in 10 min RSS +480.0 MiB/h ")
 
 
+def test_a_host_that_came_up_with_a_clock_that_is_behind_is_judged_by_what_it_does_now(tmp_path: Path) -> None:
+    """Before its restart it leaked, and its memory went to the kernel; now neither does. It says that is earlier."""
+    for hour, boot, time in ((1, "b", 90_000), (2, "b", 93_600), (3, "c", 600), (4, "c", 4_200)):
+        taken = 3 if boot == "c" else hour
+        look = on_host(time, boot, available=4000 - 900 * taken, slab=100 + 900 * taken)
+        for name, size in (("a.service", 100 * taken), ("b.service", 10)):
+            unit = {**sample(time, age=600 + 3600.0 * hour, malloc_heap=size), "name": name}
+            kept = snapshots.keep(tmp_path / name, "app1", [{**look, **unit, "boot_id": boot}])
+            os.utime(kept, (3600 * hour, 3600 * hour))
+    for name in ("a.service", "b.service"):
+        found = findings.findings(tmp_path / name, [], [], print)
+        assert [(one.growth.name, one.triaged.diagnosis.value) for one in found] == [(name, "not-growing")]
+        assert found[0].time == 4200
+
+
 def test_a_map_that_is_not_readable_is_named() -> None:
     first, second = (sample(t, classes=None, not_readable=["its memory map: denied"]) for t in (100, 700))
     found = judged(first, second)
