@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatch
@@ -110,6 +111,13 @@ def test_a_file_that_systemd_would_not_load(tmp_path: Path) -> None:
     assert values(setting("EnvironmentFile", f"-{file}")) == {}
     with pytest.raises(UnitError, match="not UTF-8"):
         values(setting("EnvironmentFile", str(file)))
+
+
+@pytest.mark.parametrize("optional", ["", "-"])
+def test_a_pipe_that_would_never_end(tmp_path: Path, optional: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnitError, match="is a pipe, which gives what it holds once"):
+        values(setting("EnvironmentFile", f"{optional}{tmp_path / 'pipe'}"))
 
 
 def test_unset_environment() -> None:
