@@ -434,7 +434,8 @@ def test_what_is_written_is_what_is_promised(tmp_path: Path, theirs: str) -> Non
         result = drop_in.read_environment([*own, *direct], manager, UNIT).variables
         assert {name: result[name].value for name in injection.environment} == injection.environment
         kept = injection.environment["LD_PRELOAD"]
-        assert " ".join(kept.split(":")[1:]).split() == theirs.split()
+        others = [path for path in theirs.split() if not os.path.basename(path).startswith("libjemalloc")]
+        assert " ".join(kept.split(":")[1:]).split() == others
 
 
 def test_composing_again_gives_the_same(tmp_path: Path) -> None:
