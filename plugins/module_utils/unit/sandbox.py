@@ -101,9 +101,9 @@ def socket_lines(service: Service) -> list[str]:
         if service.text["PrivateNetwork"] == "yes" or service.text["NetworkNamespacePath"]:
             raise Refusal(
                 "escaped-name",
-                f"{service.name} has a network of its own (PrivateNetwork=, NetworkNamespacePath=), where its agent could"
-                " not be reached: this systemd makes no directory for its socket, as the name has a backslash. Give it a"
-                " name without escapes",
+                f"{service.name} has a network of its own (PrivateNetwork=, NetworkNamespacePath=), where nobody could"
+                " reach its agent: this systemd makes no directory for its socket, as the name has a backslash. Give it"
+                " a name without escapes",
             )
         return []
     opened = _directory_lines(service, "RuntimeDirectory", "/run", sockets)
