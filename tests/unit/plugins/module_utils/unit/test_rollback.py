@@ -25,11 +25,11 @@ class _Unit:
     spares_processes = False
     is_running = True
     main_pid = 1
+    start_obstacle = ""
 
     def __init__(self, name: str) -> None:
         self.name, self.names = name, [name]
         self.text = {"Type": "simple", "LoadState": "loaded", "ActiveState": "active", "KillMode": "control-group"}
-        self.commands: list[str] = []
 
     def pids(self) -> list[int]:
         return []
