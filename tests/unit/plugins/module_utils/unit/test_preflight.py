@@ -171,7 +171,7 @@ def test_a_process_that_was_started_in_another_root(directory: Path, tmp_path: P
         with programs.running(program, *arguments) as pid:
             judged(pid)
     alone = f"mount --rbind {root} {root} && cd {root} && mkdir -p old && pivot_root . old && exec {program}"
-    for command in (["chroot", root, program], ["unshare", "-m", "sh", "-c", alone]):
+    for command in (["chroot", str(root), str(program)], ["unshare", "-m", "sh", "-c", alone]):
         with subprocess.Popen(command) as process:
             refusal(lambda: judged(programs.settled(process, str(program))), "own-root", "another root", "fab trace")
             process.kill()
