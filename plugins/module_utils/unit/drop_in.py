@@ -12,6 +12,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import stat
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from ansible_collections.offheap.profiler.plugins.module_utils.formats import aids, command_line, malloc_conf, preload
@@ -107,7 +108,7 @@ def is_ours(path: str) -> bool:
 def read_environment(assignments: Sequence[systemd.Assignment], manager: Mapping[str, str], unit: str) -> Environment:
     """Evaluate the settings of a unit in systemd's order.
 
-    Raises UnitError when an environment file that must exist cannot be read.
+    Raises UnitError when an environment file that must exist cannot be read, or is a pipe.
     Raises SystemdError when a specifier in a value that matters cannot be resolved.
     """
     from_manager = {key: Variable(value, "manager", "") for key, value in manager.items()}
@@ -157,6 +158,12 @@ def _read_environment_files(value: str, unit: str) -> dict[str, str]:
     if not pattern.startswith("/"):
         return variables  # such as one in quotes: systemd warns, and starts the unit without it
     for path in sorted(glob.glob(pattern)) or [pattern]:
+        if stat.S_ISFIFO(_mode(path)):
+            # It would take from systemd what somebody has written, or wait for that, as would the unit's next start.
+            raise UnitError(
+                f"EnvironmentFile={value} of {unit} is a pipe, which gives what it holds once: nobody could read it"
+                " before the restart. Put the variables into a file instead"
+            )
         try:
             # Line endings matter within quotes, so they are not translated.
             with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
@@ -167,6 +174,13 @@ def _read_environment_files(value: str, unit: str) -> dict[str, str]:
                     f"EnvironmentFile={value} cannot be read, so {unit} would not start again: {error}"
                 ) from error
     return variables
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode
+    except OSError:
+        return 0  # told where it is read
 
 
 def huge_page_options(path: str = _HUGE_PAGES) -> dict[str, malloc_conf.Value]:

@@ -84,6 +84,20 @@ def check_state(service: Service) -> None:
             " it again. Give it a file in /etc/systemd/system and start it from there, or trace it without a restart"
             " (fab trace)",
         )
+    if service.name.startswith("user@"):
+        raise Refusal(
+            "user-manager",
+            f"{service.name} is the systemd of a user: its restart would end all services of that user, twice. Trace it"
+            " without a restart (fab trace)",
+        )
+    template, instance, _rest = service.name.partition("@")
+    if instance and systemd.show(f"{template}.socket", ["Accept"]).get("Accept") == ["yes"]:
+        raise Refusal(
+            "one-connection",
+            f"{template}.socket starts an instance of {template}@.service for each connection (Accept=yes), each under"
+            f" another name, and a restart of {service.name} would break off the connection. Trace it without a restart"
+            " (fab trace)",
+        )
     if "no" in (service.text["CanStart"], service.text["CanStop"]):
         raise Refusal(
             "no-restart",

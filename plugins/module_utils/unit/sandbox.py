@@ -90,11 +90,22 @@ def _directory_lines(service: Service, kind: str, root: str, path: str) -> list[
 
 
 def socket_lines(service: Service) -> list[str]:
-    """Settings that give the agent's control socket a directory while the unit runs, which its sandbox lets through."""
+    """Settings that give the agent's control socket a directory while the unit runs, which its sandbox lets through.
+
+    Raises Refusal if the agent could not be reached.
+    """
     sockets = places.sockets_of(service.name)
     _check_not_hidden(service, [sockets])
     if _is_unreadable(sockets):
-        return []  # the agent listens at an abstract name then
+        # The agent listens at an abstract name then, which is one of its network namespace (unix(7)).
+        if service.text["PrivateNetwork"] == "yes" or service.text["NetworkNamespacePath"]:
+            raise Refusal(
+                "escaped-name",
+                f"{service.name} has a network of its own (PrivateNetwork=, NetworkNamespacePath=), where nobody could"
+                " reach its agent: this systemd makes no directory for its socket, as the name has a backslash. Give it"
+                " a name without escapes",
+            )
+        return []
     opened = _directory_lines(service, "RuntimeDirectory", "/run", sockets)
     return [*opened, f"BindPaths=-{_escaped(sockets)}"] if _any_covers(_hidden(service), sockets) else opened
 

@@ -20,8 +20,8 @@ from ansible_collections.offheap.profiler.plugins.module_utils.unit import drop_
 _SINGLE = """
     ActiveEnterTimestampMonotonic ActiveState CanStart CanStop ControlGroup DynamicUser FragmentPath Group Id
     InvocationID KillMode LimitFSIZESoft LimitNOFILESoft LimitNPROCSoft LoadState MainPID NRestarts NeedDaemonReload
-    NoNewPrivileges ProtectSystem Result RootDirectory RootImage SubState SystemCallErrorNumber Type UMask User
-    WorkingDirectory
+    NetworkNamespacePath NoNewPrivileges PrivateNetwork ProtectSystem Result RootDirectory RootImage SubState
+    SystemCallErrorNumber Type UMask User WorkingDirectory
 """
 _LISTS = """
     DropInPaths InaccessiblePaths NoExecPaths ReadOnlyPaths RestrictAddressFamilies RuntimeDirectory StateDirectory

@@ -55,6 +55,23 @@ def test_a_unit_in_no_state_to_be_restarted(single: dict[str, str], reason: str,
     refusal(lambda: preflight.check_state(unit(text=single)), reason, "probe.service", way_out)
 
 
+def test_an_instance_for_one_connection(systemctl: Systemctl) -> None:
+    """The next one has another name (systemd.socket(5), Accept=)."""
+    instance = unit(Id="echo@1-7-0.service", text={"ActiveState": "active"})
+    systemctl.states("Accept=yes\n")
+    refusal(lambda: preflight.check_state(instance), "one-connection", "echo.socket", "break off the connection")
+    assert systemctl.questions == ["--no-pager show --property Accept -- echo.socket"]
+    preflight.check_state(unit(text={"ActiveState": "active"}))
+    systemctl.states("Accept=no\n")
+    preflight.check_state(instance)
+
+
+def test_the_systemd_of_a_user() -> None:
+    """A restart would end what else the user runs."""
+    manager = unit(Id="user@1000.service", text={"ActiveState": "active"})
+    refusal(lambda: preflight.check_state(manager), "user-manager", "user@1000.service", "all services of that user")
+
+
 def test_a_main_process_that_has_gone_into_a_session(systemctl: Systemctl) -> None:
     """A restart would not end what it has started."""
     systemctl.processes("/web", os.getpid())

@@ -112,6 +112,19 @@ def test_an_escape_in_a_directory_that_this_systemd_cannot_make(
     assert sandbox.lines(dynamic, [LIBRARY], None) == [], "without a spool there is no such directory"
 
 
+@pytest.mark.parametrize("setting", [{"PrivateNetwork": "yes"}, {"NetworkNamespacePath": "/run/netns/a"}])
+def test_an_abstract_name_in_another_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: dict[str, str]
+) -> None:
+    """Nobody outside of it can connect to that (unix(7)): the unit would be restarted twice in vain."""
+    escaped = unit("/bin/true", Id=r"a\x2db.service", text=setting)
+    monkeypatch.setattr(sandbox, "_EXECUTOR", str(tmp_path / "none"))
+    assert sandbox.socket_lines(escaped), "older releases make the directory"
+    monkeypatch.setattr(sandbox, "_EXECUTOR", str(tmp_path))
+    assert sandbox.socket_lines(unit("/bin/true", text=setting))
+    refusal(lambda: sandbox.socket_lines(escaped), "escaped-name", "network of its own", "without escapes")
+
+
 def test_a_unit_with_a_colon_in_its_name() -> None:
     """A colon separates a directory from a link to it (systemd.exec(5), RuntimeDirectory=)."""
     named = unit("/bin/true", Id="a:1.service")
