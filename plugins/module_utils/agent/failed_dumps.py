@@ -38,10 +38,11 @@ def told(units: Sequence[str], root: str = places.SOCKETS) -> list[str]:
 
 
 def _agents(units: Sequence[str], root: str) -> Iterator[tuple[str, client.AgentSocket]]:
-    names = [unit_name.service(unit) for unit in units]
-    with contextlib.suppress(OSError):
-        names = names or sorted(filter(unit_name.is_service, os.listdir(root)))
-    for unit in names:
+    names = {unit_name.service(unit) for unit in units}
+    for place in () if units else (root, places.SPOOLS):  # one whose socket is abstract has a spool alone
+        with contextlib.suppress(OSError):
+            names.update(filter(unit_name.is_service, os.listdir(place)))
+    for unit in sorted(names):
         with contextlib.suppress(client.AgentError):
             for agent in client.find(unit, root):
                 yield unit, agent

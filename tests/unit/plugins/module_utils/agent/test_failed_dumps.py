@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.offheap.profiler.plugins.module_utils.agent import failed_dumps
-from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup
+from ansible_collections.offheap.profiler.plugins.module_utils.agent import client, failed_dumps
+from ansible_collections.offheap.profiler.plugins.module_utils.host import cgroup, places
 from ansible_collections.offheap.profiler.tests.unit.plugins.module_utils.agent.conftest import Serve, line
 
 FAILS = {"spool": {"dumps_failed": 3}, "problem": "the disk is full", "problem_time": 20.0, "last_dump": {"time": 10.0}}
@@ -29,6 +29,15 @@ def test_what_fails_is_told(units: list[str], last: dict[str, float], serve: Ser
     serve(line(**{**FAILS, "last_dump": last}))
     (said,) = failed_dumps.told(units, str(tmp_path))
     assert said == f"the agent in process {os.getpid()} of u.service says: the disk is full (3 of its dumps failed)"
+
+
+def test_an_agent_at_an_abstract_name_is_heard(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no directory among the sockets."""
+    agent = serve(line(**FAILS))
+    (tmp_path / "spools" / "u.service").mkdir(parents=True)
+    monkeypatch.setattr(places, "SPOOLS", str(tmp_path / "spools"))
+    monkeypatch.setattr(client, "find", lambda unit, _root: [agent] if unit == "u.service" else [])
+    assert len(failed_dumps.told([], str(tmp_path / "none"))) == 1
 
 
 @pytest.mark.parametrize(
