@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ..base.errors import ControllerError
 from ..base.printable import printable
-from ..model.frame import Frame, Kind, is_allocator_module
+from ..model.frame import Frame, Kind
 from ..model.location import JIT, LINKED, Location
 from . import image_names, symcache
 from .debuginfo import DebugFiles
@@ -116,9 +116,6 @@ class Symbolizer:
         path, build_id, sha256 = build
         name = _shown(path)
         if not build_id:
-            # LLVM's linker writes one only when it is asked to; a jemalloc's is not missed.
-            if path.startswith("/") and not is_allocator_module(Frame("", name)):
-                self.warnings.append(f"{name}: no build-id of it is known, so its frames have no names")
             return None
         image = self._find_image(build_id, sha256)
         if image is None:

@@ -161,15 +161,6 @@ def test_without_its_image_a_library_gives_module_and_offset_and_one_warning(wit
     assert "no image with build-id" in symbolizer.warnings[0]
 
 
-def test_a_program_without_a_build_id_gives_module_and_offset_and_says_why(with_lines: Built, tmp_path: Path) -> None:
-    symbolizer = _symbolizer(tmp_path, with_lines)
-    mapping = Mapping(BASE, BASE + (1 << 20), "r-xp", 0, PROGRAM_PATH, False)
-    for _dump_number in range(2):
-        (frames,) = symbolizer.frames(locate([BASE + 0x1235], [mapping], {}))
-        assert frames[0].label == "program+0x1234"
-    assert symbolizer.warnings == ["program: no build-id of it is known, so its frames have no names"]
-
-
 def test_files_of_one_build_each_have_their_own_names(with_lines: Built, tmp_path: Path) -> None:
     """Whoever is first, their lines and functions are not kept for the other, in no cache."""
     forged = tmp_path / "forged"
