@@ -113,7 +113,7 @@ END""",
         ),
         Service(
             "unbound",
-            "unbound",
+            "unbound dns-root-data",
             dns("localhost"),
             setup="printf 'server:\\n  interface: 127.0.0.1\\n' > /etc/unbound/unbound.conf.d/here.conf",
             writes="/etc/unbound/*",
@@ -179,7 +179,9 @@ END""",
             "openssh-server",
             "ssh-keyscan 127.0.0.1 2> /dev/null | grep -q ssh",
             # Since 9.8, it soon refuses who only asks.
-            setup="sshd -T | grep -q persource && echo PerSourcePenalties no > /etc/ssh/sshd_config.d/here.conf",
+            setup="sshd -T | grep -q persourcepenalties"
+            " && echo PerSourcePenalties no > /etc/ssh/sshd_config.d/here.conf",
+            worker="systemctl show -P MainPID ssh",
         ),
     ),
     (
