@@ -80,9 +80,6 @@ ROWS = [
         unit="fault-t@a-b\\x20c.service",
     ),
     kind("an escaped name", "[Service]\nUser=app\n" + TICKER, unit="fault-my\\x20own.service", everyday=True),
-    kind(
-        "an escaped name, systemd 257", "[Service]\nUser=app\n" + TICKER, unit="fault-my\\x20new.service", host="app3"
-    ),
     kind("a name with colons, systemd 257", "[Service]\nUser=app\n" + TICKER, unit="fault.v1:2_y.service", host="app3"),
     kind("a name with dots and colons", "[Service]\nUser=app\n" + TICKER, unit="fault.v1:2_x.service"),
     kind("RemainAfterExit=yes", "[Service]\nType=simple\nRemainAfterExit=yes\nUser=app\n" + TICKER),

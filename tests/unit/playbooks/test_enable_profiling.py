@@ -52,19 +52,6 @@ def _said(text: str) -> list[str]:
     return [line for line in json.loads(last[: last.index("]") + 1])]
 
 
-def test_a_python_that_does_not_run_is_told_as_what_it_is(tmp_path: Path) -> None:
-    inventory = tmp_path / "hosts.ini"
-    inventory.write_text(
-        "here ansible_connection=local ansible_python_interpreter=/nowhere/python3 ansible_become=no\n"
-    )
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory)]
-    command += [str(ROOT / "playbooks" / "enable_profiling.yml"), "-e", json.dumps({"offheap_units": ["web"]})]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_NOCOLOR": "1", "COLUMNS": "400"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode and "/nowhere/python3" in said and "stdout_lines" not in said, said
-
-
 def test_a_host_that_fails_ends_the_rollout_and_none_is_left_alone_whatever_is_set(tmp_path: Path) -> None:
     (play,) = [
         one for one in yaml.safe_load((ROOT / "playbooks" / "enable_profiling.yml").read_text()) if "serial" in one
